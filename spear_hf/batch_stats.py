@@ -1,0 +1,85 @@
+"""Alpha-mixing of source and batch statistics (Eq. 10), without writing a buffer or replacing a module.
+
+A BatchNorm in evaluation mode normalises by its running statistics. Its input is moved, just before it, so that the
+result is what the mixed statistics would have given: x' = (x - mu_a) sqrt((var_s + eps) / (var_a + eps)) + mu_s. Every
+subclass keeps what it does beyond normalising (timm's BatchNormAct2d its activation), and every buffer stays as it is.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+
+class MixingSwitch(Protocol):
+    """Says, at every call, how much of the batch to mix in."""
+
+    def mixing_alpha(self) -> float:
+        """alpha of Eq. 10; 0 leaves the layer alone."""
+        ...
+
+
+def batch_norms(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The layers that carry running statistics: BatchNorm of any dimension and its subclasses, and frozen ones.
+
+    Recognised by what they hold rather than by class, so that torchvision's and timm's FrozenBatchNorm2d count.
+    """
+    for name, module in model.named_modules():
+        mean, variance = getattr(module, "running_mean", None), getattr(module, "running_var", None)
+        carries = isinstance(mean, Tensor) and isinstance(variance, Tensor) and hasattr(module, "eps")
+        if carries and not isinstance(module, nn.modules.instancenorm._InstanceNorm):
+            yield name, module
+
+
+@torch.no_grad()
+def batch_statistics(x: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Mean and biased variance of (B, C, ...) over everything but the channels, in fp32 (or fp64).
+
+    Returns:
+        (C,), (C,); None where each channel holds a single value, whose variance says nothing.
+    """
+    if x.numel() <= x.shape[1]:
+        return None
+    wide = x if x.dtype == torch.float64 else x.float()
+    dims = [d for d in range(x.dim()) if d != 1]
+    variance, mean = torch.var_mean(wide, dims, correction=0)
+    return mean, variance
+
+
+class AlphaMixing:
+    """The forward pre-hook of one BatchNorm layer."""
+
+    def __init__(self, switch: MixingSwitch) -> None:
+        self.switch = switch
+        self.used_source = 0  # batches that were too small to have statistics, and were answered with the source's
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        alpha = self.switch.mixing_alpha()
+        if alpha == 0.0 or not args:
+            return None
+        x: Tensor = args[0]
+        statistics = batch_statistics(x)
+        if statistics is None:
+            self.used_source += 1
+            return None
+        scale, shift = mixing_affine(module, *statistics, alpha)
+        shape = [1, -1] + [1] * (x.dim() - 2)
+        scale, shift = scale.view(shape), shift.view(shape)
+        wide = x if x.dtype == torch.float64 else x.float()
+        return (torch.addcmul(shift, wide, scale).to(x.dtype), *args[1:])
+
+
+@torch.no_grad()
+def mixing_affine(norm: nn.Module, mean: Tensor, variance: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
+    """scale and shift, each (C,), with x' = scale * x + shift normalising by the mixed statistics of Eq. 10.
+
+    They are constants of the graph: letting gradients through the statistics costs memory and gains nothing.
+    """
+    source_mean, source_variance, eps = norm.running_mean, norm.running_var, norm.eps
+    assert isinstance(source_mean, Tensor) and isinstance(source_variance, Tensor) and isinstance(eps, float)
+    source_mean, source_variance = source_mean.to(mean.dtype), source_variance.to(mean.dtype)
+    mixed_mean = torch.lerp(source_mean, mean, alpha)
+    mixed_variance = torch.lerp(source_variance, variance, alpha)
+    scale = torch.sqrt((source_variance + eps) / (mixed_variance + eps))
+    return scale, source_mean - mixed_mean * scale

@@ -1,0 +1,140 @@
+"""SpearConfig: everything a user can choose about steering a model, in one validated dataclass."""
+
+import difflib
+import json
+import math
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from spear_hf.errors import ConfigError
+
+
+def _about(text: str) -> dict[str, str]:
+    """Field metadata that HfArgumentParser shows under --help."""
+    return {"help": text}
+
+
+@dataclass
+class SpearConfig:
+    """Placement, objective and optimizer of SPeaR; the defaults were chosen on held-out images (benchmarks/tune.py).
+
+    Numbers are checked when the object is made; a wrong one raises ConfigError and says what is allowed.
+    """
+
+    boundaries: str | list[str] | tuple[int | str, ...] = field(
+        default="auto",
+        metadata=_about('Which stage boundaries carry an RSP: "auto", "all", or depths, names or module paths (0 is the stem).'),
+    )
+    num_groups: int | None = field(
+        default=None,
+        metadata=_about("Into how many stages the blocks of an isotropic transformer are grouped (2, 3, 4, 6, 12; default 4)."),
+    )
+    stem: str = field(
+        default="auto",
+        metadata=_about('What z_0 is: "auto" (what enters the first block), "patch_embed" or "feature_info" (timm\'s entry).'),
+    )
+    alpha: float = field(
+        default=0.5,
+        metadata=_about("Weight of the batch in the batch-norm statistics, Eq. 10; 0 keeps the source's, 1 takes the batch's."),
+    )
+    tau: float = field(default=0.1, metadata=_about("Threshold of both gates on the mean normalised entropy, in [0, 1]."))
+    hard_gate: bool = field(default=True, metadata=_about("Skip a batch whose mean normalised entropy is below tau."))
+    lambda_ent: float = field(default=1.0, metadata=_about("Weight of the gated entropy, Eq. 7."))
+    lambda_div: float = field(default=1.0, metadata=_about("Weight of the class diversity, Eq. 8."))
+    lambda_anchor: float = field(default=0.1, metadata=_about("Weight of the anchor to the identity, Eq. 9."))
+    anchor_growth: float = field(
+        default=2.0, metadata=_about("lambda_d = anchor_growth ** d in Eq. 9: deeper RSPs are held closer to the identity.")
+    )
+    learning_rate: float = field(default=1e-2, metadata=_about("Adam's learning rate."))
+    steps: int = field(default=1, metadata=_about("Adaptation steps for each batch; the first reuses the answer's forward."))
+    adam_beta1: float = field(default=0.9, metadata=_about("Adam's first decay rate."))
+    adam_beta2: float = field(default=0.999, metadata=_about("Adam's second decay rate."))
+
+    def __post_init__(self) -> None:
+        self.boundaries = _parse_boundaries(self.boundaries)
+        for name, low, high in _RANGES:
+            _check_range(name, getattr(self, name), low, high)
+        _check_count("steps", self.steps)
+        if self.num_groups is not None:
+            _check_count("num_groups", self.num_groups)
+        if self.stem not in STEMS:
+            raise ConfigError(f"stem={self.stem!r} is not known; allowed are {', '.join(STEMS)}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON-ready values."""
+        data = asdict(self)
+        return data | {"boundaries": data["boundaries"] if isinstance(self.boundaries, str) else list(self.boundaries)}
+
+    def to_json(self) -> str:
+        """The same configuration always gives the same text: sorted keys, two spaces, a final newline."""
+        return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "SpearConfig":
+        """The configuration in a dictionary; an unknown key raises ConfigError and names the nearest one."""
+        known = [f.name for f in fields(cls)]
+        for key in data:
+            if key not in known:
+                near = difflib.get_close_matches(key, known, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+                raise ConfigError(f"SpearConfig has no field {key!r}; {hint}")
+        return cls(**data)
+
+    @classmethod
+    def from_json(cls, text: str) -> "SpearConfig":
+        """The configuration in a JSON object, as `to_json` writes it."""
+        try:
+            data = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ConfigError(f"not JSON ({error}); SpearConfig.to_json() shows the form") from error
+        if not isinstance(data, dict):
+            raise ConfigError(f"a JSON {type(data).__name__} is not a SpearConfig; an object with its fields is")
+        return cls.from_dict(data)
+
+
+STEMS = ("auto", "patch_embed", "feature_info")
+
+_RANGES: tuple[tuple[str, float, float], ...] = (
+    ("alpha", 0.0, 1.0),
+    ("tau", 0.0, 1.0),
+    ("lambda_ent", 0.0, math.inf),
+    ("lambda_div", 0.0, math.inf),
+    ("lambda_anchor", 0.0, math.inf),
+    ("anchor_growth", 1.0, math.inf),
+    ("learning_rate", 0.0, math.inf),
+    ("adam_beta1", 0.0, 1.0),
+    ("adam_beta2", 0.0, 1.0),
+)
+
+
+def _check_range(name: str, value: object, low: float, high: float) -> None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not number or not low <= value <= high:  # pyright: ignore[reportOperatorIssue]
+        allowed = f"a number in [{low:g}, {high:g}]" if math.isfinite(high) else f"a finite number of at least {low:g}"
+        raise ConfigError(f"{name}={value!r} is not allowed; {name} is {allowed}; the default is {_default(name)}")
+
+
+def _check_count(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{name}={value!r} is not allowed; {name} is a whole number of at least 1; the default is {_default(name)}")
+
+
+def _default(name: str) -> Any:
+    return next(f.default for f in fields(SpearConfig) if f.name == name)
+
+
+def _parse_boundaries(value: Any) -> str | tuple[int | str, ...]:
+    """Depths as integers, names and paths as strings; "0,1" and ["0", "1"] from a command line become (0, 1)."""
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if not isinstance(value, (list, tuple)) or not value or not all(isinstance(v, (int, str)) for v in value):
+        raise ConfigError(
+            f'boundaries={value!r} is not allowed; give "auto", "all", or depths, names or module paths such as (0, 1) '
+            'or ["stem", "stage1"]'
+        )
+    choice = tuple(int(v) if isinstance(v, str) and v.isdigit() else v for v in value)
+    if len(choice) == 1 and choice[0] in ("auto", "all"):
+        return str(choice[0])
+    if len(set(choice)) < len(choice):
+        raise ConfigError(f"boundaries={choice!r} names one twice; name each once")
+    return choice

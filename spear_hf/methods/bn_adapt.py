@@ -1,0 +1,35 @@
+"""BN-adapt: only the alpha-mixed batch statistics of Eq. 10, without learning (Schneider et al. 2020)."""
+
+from torch import nn
+
+from spear_hf.batch_stats import AlphaMixing, batch_norms
+from spear_hf.errors import ConfigError
+from spear_hf.methods.source import Source
+
+
+class BnAdapt(Source):
+    """Source with statistics (1 - alpha) source + alpha batch in every BatchNorm; no buffer is written.
+
+    A network without running statistics answers as the source.
+
+    Args:
+        model: the base; hooks are registered on its BatchNorm layers until `unload`.
+        alpha: in [0, 1].
+    """
+
+    def __init__(self, model: nn.Module, alpha: float = 0.5) -> None:
+        if not 0 <= alpha <= 1:
+            raise ConfigError(f"alpha={alpha!r} is not allowed; it is in [0, 1]; the paper's value is 0.5")
+        super().__init__(model)
+        self.alpha = alpha
+        self._handles = [m.register_forward_pre_hook(AlphaMixing(self)) for _, m in batch_norms(model)]
+
+    def mixing_alpha(self) -> float:
+        """alpha of Eq. 10."""
+        return self.alpha
+
+    def unload(self) -> nn.Module:
+        """The base without the hooks."""
+        for handle in self._handles:
+            handle.remove()
+        return super().unload()

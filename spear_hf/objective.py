@@ -1,0 +1,88 @@
+"""The objective of SPeaR as pure functions of logits and RSPs (Eqs. 6 to 9 and 11)."""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from spear_hf.config import SpearConfig
+from spear_hf.rsp import RSP
+
+_FAR = 1e30  # beyond any real logit, and p * log p stays finite where a logit is infinite
+
+
+def _log_probabilities(logits: Tensor) -> Tensor:
+    """log softmax in fp32 (or fp64), outside autocast, finite for any logits but NaN."""
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    with torch.autocast(logits.device.type, enabled=False):
+        return F.log_softmax(wide.clamp(-_FAR, _FAR), dim=-1)
+
+
+def normalized_entropy(logits: Tensor) -> Tensor:
+    """How unsure each answer is, H(p) / log K (Eq. 6).
+
+    Args:
+        logits: (B, K) with K >= 2.
+
+    Returns:
+        (B,) fp32 in [0, 1]; 1 for a uniform prediction.
+    """
+    log_p = _log_probabilities(logits)
+    return -(log_p.exp() * log_p).sum(-1) / math.log(logits.shape[-1])
+
+
+def should_adapt(mean_entropy: Tensor, tau: float) -> bool:
+    """The hard gate: learn from this batch unless its mean normalised entropy is below tau (section 3.3)."""
+    return not bool(mean_entropy < tau)
+
+
+def entropy_loss(mean_entropy: Tensor, tau: float) -> Tensor:
+    """The soft gate, ReLU(mean normalised entropy - tau), a scalar in [0, 1] (Eq. 7)."""
+    return F.relu(mean_entropy - tau)
+
+
+def diversity_loss(logits: Tensor) -> Tensor:
+    """How far the batch's mean prediction is from uniform, KL(pbar || U), in nats (Eq. 8).
+
+    Args:
+        logits: (B, K).
+
+    Returns:
+        A scalar in [0, log K]; 0 when every class is predicted equally often.
+    """
+    mean_prediction = _log_probabilities(logits).exp().mean(0)
+    return math.log(logits.shape[-1]) + torch.special.xlogy(mean_prediction, mean_prediction.clamp_min(1e-38)).sum()
+
+
+def anchor_loss(rsps: Mapping[int, list[RSP]], growth: float) -> Tensor:
+    """sum_d lambda_d (||gamma_d - 1||^2 + ||beta_d||^2) with lambda_d = growth ** d (Eq. 9).
+
+    Args:
+        rsps: the RSPs at each depth; several where a boundary consists of several tensors.
+        growth: at least 1; above 1 it makes lambda_0 < lambda_1 < ... < lambda_L, as the paper asks.
+    """
+    terms = [growth**depth * rsp.deviation() for depth, several in rsps.items() for rsp in several]
+    return torch.stack([term.to(terms[0].device) for term in terms]).sum()
+
+
+class Losses(NamedTuple):
+    """The three terms of Eq. 11, unweighted, their weighted sum, and the mean entropy they were computed from."""
+
+    mean_entropy: Tensor
+    entropy: Tensor
+    diversity: Tensor
+    anchor: Tensor
+    total: Tensor
+
+
+def spear_loss(logits: Tensor, rsps: Mapping[int, list[RSP]], config: SpearConfig) -> Losses:
+    """lambda_ent L_ent + lambda_div L_div + lambda_anchor L_anchor (Eq. 11), with its parts."""
+    mean_entropy = normalized_entropy(logits).mean()
+    entropy = entropy_loss(mean_entropy, config.tau)
+    diversity = diversity_loss(logits)
+    anchor = anchor_loss(rsps, config.anchor_growth).to(logits.device)
+    total = config.lambda_ent * entropy + config.lambda_div * diversity + config.lambda_anchor * anchor
+    return Losses(mean_entropy, entropy, diversity, anchor, total)
