@@ -2,6 +2,7 @@
 
     python examples/train_source.py --arch resnet --data FASHION_MNIST_FOLDER --output examples/fashion_mnist/resnet
     python examples/train_source.py --arch vit    --data FASHION_MNIST_FOLDER --output examples/fashion_mnist/vit
+    python examples/train_source.py --export      --data FASHION_MNIST_FOLDER --output examples/fashion_mnist/test.parquet
 
 The folder holds the four original files (train-images-idx3-ubyte.gz and so on); Debian's package
 `dataset-fashion-mnist` puts them into /usr/share/datasets/fashion-mnist. The first 55,000 training images are learned
@@ -17,6 +18,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from datasets import ClassLabel, Dataset, Features, Image
+from PIL.Image import fromarray
 from torch.nn import functional as F
 from torchvision.transforms.v2.functional import resize
 from transformers import (
@@ -76,25 +79,48 @@ def error(model: PreTrainedModel, images: torch.Tensor, labels: torch.Tensor, si
     return 100 * wrong / len(labels)
 
 
+def export(data: Path, output: Path, split: str) -> None:
+    """One parquet of PNG images and named labels: the 10,000 test images, or the 5,000 held-out training images."""
+    stem, first = ("t10k", 0) if split == "test" else ("train", -HELD_OUT)
+    images, labels = (read_idx(data / f"{stem}-{kind}-ubyte.gz")[first:] for kind in ("images-idx3", "labels-idx1"))
+    features = Features({"image": Image(), "label": ClassLabel(names=CLASSES)})
+    rows = {"image": [fromarray(image) for image in images.numpy()], "label": labels.tolist()}
+    Dataset.from_dict(rows, features=features).to_parquet(output)
+    print(f"{len(labels):,} {split} images in {output}, {output.stat().st_size / 1e6:.1f} MB")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--arch", choices=["resnet", "vit"], required=True)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--arch", choices=["resnet", "vit"], help="train this model")
+    what.add_argument(
+        "--export", choices=["test", "held_out"], nargs="?", const="test", help="write images as a parquet"
+    )
     parser.add_argument("--data", type=Path, required=True, help="folder with the four Fashion-MNIST files")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    if args.export:
+        export(args.data, args.output, args.export)
+    else:
+        train(args)
 
+
+def train(args: argparse.Namespace) -> None:
+    """Learn from 55,000 images, report the error on the other 5,000 after each epoch, save model and processor."""
     torch.manual_seed(args.seed)
     images, labels = (read_idx(args.data / f"train-{kind}-ubyte.gz") for kind in ("images-idx3", "labels-idx1"))
-    test_images, test_labels = (read_idx(args.data / f"t10k-{kind}-ubyte.gz") for kind in ("images-idx3", "labels-idx1"))
+    test_images, test_labels = (
+        read_idx(args.data / f"t10k-{kind}-ubyte.gz") for kind in ("images-idx3", "labels-idx1")
+    )
     labels, test_labels = labels.long(), test_labels.long()
-    train, held_out = slice(0, len(images) - HELD_OUT), slice(len(images) - HELD_OUT, None)
+    learn, held_out = slice(0, len(images) - HELD_OUT), slice(len(images) - HELD_OUT, None)
 
     model, side = build(args.arch)
     model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-    steps = args.epochs * -(-len(labels[train]) // args.batch_size)
+    steps = args.epochs * -(-len(labels[learn]) // args.batch_size)
     if args.arch == "resnet":
         optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9, weight_decay=5e-4, nesterov=True)
         peak = 0.2
@@ -105,7 +131,7 @@ def main() -> None:
     started = time.time()
     for epoch in range(args.epochs):
         model.train()
-        for index in torch.randperm(len(labels[train])).split(args.batch_size):
+        for index in torch.randperm(len(labels[learn])).split(args.batch_size):
             logits = model(prepare(images[index], side, augment=True)).logits
             loss = F.cross_entropy(logits, labels[index])
             optimizer.zero_grad(set_to_none=True)
@@ -114,7 +140,10 @@ def main() -> None:
             optimizer.step()
             schedule.step()
         held = error(model, images[held_out], labels[held_out], side)
-        print(f"epoch {epoch + 1}/{args.epochs}  loss {loss.item():.3f}  held-out error {held:.2f} %  {time.time() - started:.0f} s", flush=True)
+        print(
+            f"epoch {epoch + 1}/{args.epochs}  loss {loss.item():.3f}  held-out error {held:.2f} %  {time.time() - started:.0f} s",
+            flush=True,
+        )
 
     model.eval().save_pretrained(args.output)
     ViTImageProcessor(size={"height": side, "width": side}, image_mean=MEAN, image_std=STD).save_pretrained(args.output)

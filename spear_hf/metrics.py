@@ -1,0 +1,47 @@
+"""Counts of right and wrong answers, by domain; errors are percentages, as in the paper's tables."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from spear_hf.errors import DataError
+
+
+@dataclass
+class ErrorCount:
+    """A running classification error."""
+
+    wrong: int = 0
+    total: int = 0
+
+    def update(self, logits: Tensor, labels: Tensor) -> None:
+        """Count one answered batch: logits (B, K), labels (B,) in 0..K-1."""
+        if int(labels.max()) >= logits.shape[1] or int(labels.min()) < 0:
+            raise DataError(
+                f"labels {int(labels.min())}..{int(labels.max())} do not fit a model with {logits.shape[1]} classes; "
+                "map the dataset's labels to the model's, or choose the model that was trained on this label set"
+            )
+        self.wrong += int((logits.argmax(1).cpu() != labels.cpu()).sum())
+        self.total += len(labels)
+
+    @property
+    def error(self) -> float:
+        """In percent; NaN before the first batch."""
+        return 100 * self.wrong / self.total if self.total else float("nan")
+
+
+@dataclass
+class DomainCounts:
+    """domain -> method -> ErrorCount, in the order in which the domains came."""
+
+    counts: dict[str, dict[str, ErrorCount]] = field(default_factory=dict)
+
+    def of(self, domain: str, method: str) -> ErrorCount:
+        """The count of one cell, made when first asked for."""
+        return self.counts.setdefault(domain, {}).setdefault(method, ErrorCount())
+
+
+def mean(values: list[float]) -> float:
+    """The unweighted mean, as the paper averages over corruptions; NaN for none."""
+    return float(torch.tensor(values, dtype=torch.float64).mean()) if values else float("nan")
