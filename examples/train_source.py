@@ -2,7 +2,7 @@
 
     python examples/train_source.py --arch resnet --data FASHION_MNIST_FOLDER --output examples/fashion_mnist/resnet
     python examples/train_source.py --arch vit    --data FASHION_MNIST_FOLDER --output examples/fashion_mnist/vit
-    python examples/train_source.py --export      --data FASHION_MNIST_FOLDER --output examples/fashion_mnist/test.parquet
+    python examples/train_source.py --export --data FASHION_MNIST_FOLDER --output examples/fashion_mnist/test.parquet
 
 The folder holds the four original files (train-images-idx3-ubyte.gz and so on); Debian's package
 `dataset-fashion-mnist` puts them into /usr/share/datasets/fashion-mnist. The first 55,000 training images are learned
@@ -51,7 +51,7 @@ def build(arch: str) -> tuple[PreTrainedModel, int]:
         widths = {"embedding_size": 24, "hidden_sizes": [24, 48, 96, 192], "depths": [2, 2, 2, 2]}
         return ResNetForImageClassification(ResNetConfig(layer_type="basic", **widths, **labels)), 64
     size = {"image_size": 28, "patch_size": 4, "hidden_size": 64, "intermediate_size": 256}
-    blocks = {"num_hidden_layers": 12, "num_attention_heads": 4}
+    blocks = {"num_hidden_layers": 12, "num_attention_heads": 4, "initializer_range": 0.08}
     return ViTForImageClassification(ViTConfig(**size, **blocks, **labels)), 28
 
 
@@ -127,7 +127,7 @@ def train(args: argparse.Namespace) -> None:
     else:
         optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.05)
         peak = 2e-3
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, peak, total_steps=steps, pct_start=0.2)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, peak, total_steps=steps, pct_start=0.1 if args.arch == "vit" else 0.2)
     started = time.time()
     for epoch in range(args.epochs):
         model.train()
@@ -140,10 +140,8 @@ def train(args: argparse.Namespace) -> None:
             optimizer.step()
             schedule.step()
         held = error(model, images[held_out], labels[held_out], side)
-        print(
-            f"epoch {epoch + 1}/{args.epochs}  loss {loss.item():.3f}  held-out error {held:.2f} %  {time.time() - started:.0f} s",
-            flush=True,
-        )
+        took = time.time() - started
+        print(f"epoch {epoch + 1}/{args.epochs}  loss {loss.item():.3f}  held-out error {held:.2f} %  {took:.0f} s", flush=True)
 
     model.eval().save_pretrained(args.output)
     ViTImageProcessor(size={"height": side, "width": side}, image_mean=MEAN, image_std=STD).save_pretrained(args.output)

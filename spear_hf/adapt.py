@@ -3,6 +3,7 @@
 `step` is the only thing that learns. It answers with what earlier batches taught, and only then learns from this one.
 """
 
+import copy
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, runtime_checkable
@@ -232,7 +233,7 @@ class Spear:
             "config": self.config.to_dict(),
             "rsp": self.model.snapshot(self.adapter_name),
             "start": {key: value.clone() for key, value in self._start.items()},
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": copy.deepcopy(self.optimizer.state_dict()),
             "num_steps": self.num_steps,
         }
 
@@ -250,6 +251,6 @@ class Spear:
             raise SpearError("this state holds values that are not finite; resume from an earlier one")
         self.model.restore(state["rsp"], self.adapter_name)
         self._start = {key: value.clone() for key, value in state["start"].items()}
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.num_steps = state["num_steps"]
         self.last = None

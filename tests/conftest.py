@@ -1,0 +1,70 @@
+"""Small real models and images, made from a seed; nothing here touches the network."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+ROOT = Path(__file__).resolve().parents[1]
+EMBEDDED = ROOT / "examples" / "fashion_mnist"
+
+
+class TinyNet(nn.Module):
+    """A stem and three residual stages with BatchNorm, ReLU and dropout; 32x32 images, 10 classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU())
+        self.layer1 = nn.Sequential(TinyBlock(8, 8, 1), TinyBlock(8, 8, 1))
+        self.layer2 = nn.Sequential(TinyBlock(8, 16, 2), TinyBlock(16, 16, 1))
+        self.layer3 = nn.Sequential(TinyBlock(16, 24, 2), TinyBlock(24, 24, 1))
+        self.dropout = nn.Dropout(0.5)
+        self.fc = nn.Linear(24, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layer3(self.layer2(self.layer1(self.stem(x))))
+        return self.fc(self.dropout(x.mean((2, 3))))
+
+
+class TinyBlock(nn.Module):
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn = nn.BatchNorm2d(outputs)
+        self.skip = nn.Conv2d(inputs, outputs, 1, stride) if (inputs, stride) != (outputs, 1) else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.bn(self.conv(x)) + self.skip(x))
+
+
+@pytest.fixture
+def net() -> nn.Module:
+    """A TinyNet whose running statistics are not the initial ones."""
+    torch.manual_seed(0)
+    model = TinyNet()
+    for _ in range(3):
+        model(torch.randn(16, 3, 32, 32) * 2 + 1)
+    return model.eval()
+
+
+@pytest.fixture
+def images() -> Tensor:
+    """(16, 3, 32, 32), away from what the running statistics of `net` saw."""
+    return torch.randn(16, 3, 32, 32, generator=torch.Generator().manual_seed(1)) * 1.5 - 0.5
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder with real data and weights; tests that need it skip where it is absent."""
+    folder = Path(os.environ.get("SPEAR_SHARED_DATA", ROOT.parent / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip("no shared data; set SPEAR_SHARED_DATA to the folder that holds it")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def embedded() -> Path:
+    """examples/fashion_mnist: the embedded images and models."""
+    return EMBEDDED
