@@ -20,10 +20,11 @@ import torch
 from rich.console import Console
 from transformers import HfArgumentParser
 
-from spear_hf import Report, Spear, SpearConfig, SpearError, SpearModel, evaluate, get_spear_model, load_base_model
+from spear_hf import Report, Spear, SpearConfig, SpearError, SpearModel, get_spear_model, load_base_model
 from spear_hf.batch_stats import batch_norms
 from spear_hf.data.processor import load_processor
 from spear_hf.data.stream import load_stream
+from spear_hf.evaluate import evaluate
 from spear_hf.fingerprint import fingerprint
 from spear_hf.launch import start_accelerator
 from spear_hf.methods import BnAdapt, Source

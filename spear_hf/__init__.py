@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from spear_hf.data.processor import load_processor
     from spear_hf.data.stream import load_stream
     from spear_hf.errors import SpearError
-    from spear_hf.evaluate import Report, evaluate
+    from spear_hf.evaluate import Report
     from spear_hf.methods import METHODS
     from spear_hf.model import SpearModel, get_spear_model
     from spear_hf.rsp import RSP
@@ -36,7 +36,6 @@ _HOME = {
     "load_stream": "data.stream",
     "SpearError": "errors",
     "Report": "evaluate",
-    "evaluate": "evaluate",
     "METHODS": "methods",
     "SpearModel": "model",
     "get_spear_model": "model",
@@ -56,7 +55,6 @@ __all__ = [
     "TTAMethod",
     "boundary_rule",
     "corrupt",
-    "evaluate",
     "find_boundaries",
     "get_spear_model",
     "load_base_model",

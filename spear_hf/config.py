@@ -22,7 +22,7 @@ class SpearConfig:
     """
 
     boundaries: str | list[str] | tuple[int | str, ...] = field(
-        default="auto",
+        default_factory=lambda: "auto",  # HfArgumentParser overlooks the plain default of a list
         metadata=_about('Which stage boundaries carry an RSP: "auto", "all", or depths, names or module paths (0 is the stem).'),
     )
     num_groups: int | None = field(
