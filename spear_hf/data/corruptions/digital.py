@@ -49,7 +49,7 @@ def reencode_jpeg(images: Tensor, quality: int = 85) -> Tensor:
     def write_and_read(image: Image.Image) -> Image.Image:
         file = BytesIO()
         image.save(file, "JPEG", quality=quality)
-        return Image.open(file)
+        return Image.open(file, formats=["JPEG"])
 
     return through_pillow(images, write_and_read)
 
@@ -67,10 +67,10 @@ def saturate(images: Tensor, constants: Constants) -> Tensor:
     tints it red.
     """
     factor, offset = constants
-    levels = images.float()
+    levels = images.double() / 255  # float32 would floor many of the whole levels that a factor of 2 gives wrongly
     value, least = levels.amax(3, keepdim=True), levels.amin(3, keepdim=True)
     chroma = value - least
     k = (value - levels) / chroma
-    k = torch.where(chroma == 0, torch.tensor([0.0, 1.0, 1.0], device=images.device), k)
+    k = torch.where(chroma == 0, torch.tensor([0.0, 1.0, 1.0], dtype=k.dtype, device=k.device), k)
     saturation = (chroma / value).nan_to_num_(0.0).mul_(factor).add_(offset).clamp_(0, 1)
-    return to_uint8(value - value * saturation * k)
+    return to_uint8((value * (1 - k * saturation)).mul_(255))

@@ -1,9 +1,12 @@
-"""Separable Gaussian filters as sums of shifted images: the same bits for any batch, thread count and build."""
+"""Gaussian filters along the height and width of images, as sums of shifted images."""
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor
+
+WIDEST_SUM = 32  # pixels; beyond this radius one matrix per axis is faster than adding shifted images
 
 
 def gaussian_weights(sigma: float, truncate: float) -> list[float]:
@@ -16,44 +19,71 @@ def gaussian_weights(sigma: float, truncate: float) -> list[float]:
     return [weight / total for weight in weights]
 
 
-def padded_index(size: int, radius: int, mode: str, device: torch.device) -> Tensor:
-    """(size + 2 radius,) which pixel stands at each place of a padded axis.
+def border_places(places: Tensor, size: int, mode: str) -> Tensor:
+    """Which pixel of an axis stands at each place, also beyond the border.
 
     Args:
+        places: (n,) int64, any values.
         mode: "nearest" (a a a | a b c d | d d d), "reflect" (c b a | a b c d | d c b) or
             "mirror" (d c b | a b c d | c b a).
+
+    Returns:
+        (n,) int64 in [0, size).
     """
-    place = torch.arange(-radius, size + radius, device=device)
     if mode == "nearest":
-        return place.clamp(0, size - 1)
-    edge = 1 if mode == "reflect" else 0  # whether the border pixel is repeated
+        return places.clamp(0, size - 1)
+    edge = 1 if mode == "reflect" else 0  # whether the border pixel comes twice
     period = 2 * (size - 1 + edge)
-    place = place.remainder(period)
-    return torch.minimum(place, period - edge - place)
+    places = places.remainder(period)
+    return torch.minimum(places, period - edge - places)
 
 
 def pad_axis(images: Tensor, axis: int, radius: int, mode: str) -> Tensor:
     """The images with `radius` more pixels at both ends of one axis."""
     if radius == 0:
         return images
-    return images.index_select(axis, padded_index(images.shape[axis], radius, mode, images.device))
+    size = images.shape[axis]
+    places = torch.arange(radius, device=images.device)
+    before = images.index_select(axis, border_places(places - radius, size, mode))
+    after = images.index_select(axis, border_places(places + size, size, mode))
+    return torch.cat([before, images, after], axis)
 
 
 def gaussian_filter(images: Tensor, sigma: float, truncate: float = 4.0, mode: str = "nearest") -> Tensor:
-    """Gaussian smoothing of axes 1 and 2.
+    """Gaussian smoothing along axes 1 and 2.
 
     Args:
         images: (B, H, W, ...) float.
         sigma: pixels.
         truncate: where the Gaussian ends, in sigmas.
-        mode: what stands beyond the border; see `padded_index`.
+        mode: what stands beyond the border; see `border_places`.
     """
     centre, *sides = gaussian_weights(sigma, truncate)
+    if len(sides) > WIDEST_SUM:
+        return torch.stack([wide_filter(image, sigma, truncate, mode) for image in images])
     for axis in (1, 2):
         size, radius = images.shape[axis], len(sides)
         padded = pad_axis(images, axis, radius, mode)
         images = padded.narrow(axis, radius, size) * centre
-        for shift, weight in enumerate(sides, start=1):
-            images.add_(padded.narrow(axis, radius - shift, size), alpha=weight)
-            images.add_(padded.narrow(axis, radius + shift, size), alpha=weight)
+        for shift in range(radius, 0, -1):  # small terms first
+            images.add_(padded.narrow(axis, radius - shift, size), alpha=sides[shift - 1])
+            images.add_(padded.narrow(axis, radius + shift, size), alpha=sides[shift - 1])
     return images
+
+
+def wide_filter(image: Tensor, sigma: float, truncate: float, mode: str) -> Tensor:
+    """The same smoothing of one (H, W) image as G_h x G_w^T, in float64: its rounding does not show in the result."""
+    down, across = (filter_matrix(size, sigma, truncate, mode).to(image.device) for size in image.shape)
+    return (down @ image.double() @ across.mT).to(image.dtype)
+
+
+@lru_cache(maxsize=16)
+def filter_matrix(size: int, sigma: float, truncate: float, mode: str) -> Tensor:
+    """(size, size) float64: row i holds the weight of every pixel in the smoothed pixel i, borders included."""
+    centre, *sides = gaussian_weights(sigma, truncate)
+    weights = torch.tensor([*reversed(sides), centre, *sides], dtype=torch.float64)
+    reach = torch.arange(-len(sides), len(sides) + 1)
+    matrix = torch.zeros(size, size, dtype=torch.float64)
+    for row in range(size):
+        matrix[row].index_add_(0, border_places(row + reach, size, mode), weights)
+    return matrix

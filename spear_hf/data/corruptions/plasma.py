@@ -16,29 +16,28 @@ def plasma_fractal(steps: Tensor, size: int, decay: float) -> Tensor:
     mean of its neighbours, each plus a random step; the amplitude a^2 starts at 100^2 and `a` falls by `decay`.
 
     Args:
-        steps: (B, n^2 - 1) in [-1, 1), for each level: centres, middles of horizontal edges, of vertical edges.
+        steps: (B, n^2 - 1) in [-1, 1), for each level: centres, middles of edges across, of edges down.
         size: n, a power of two.
         decay: what the amplitude is divided by after each level.
     """
-    b, used, amplitude, stride = len(steps), 0, 100.0, size
-    field = torch.zeros(b, size, size, dtype=torch.float32, device=steps.device)
+    used, amplitude = 0, 100.0
+    corners = steps.new_zeros(len(steps), 1, 1)
 
     def moved(total: Tensor) -> Tensor:
         """A quarter of a sum of four neighbours, plus the next random steps."""
         nonlocal used
-        count = total.shape[1] * total.shape[2]
+        count = total[0].numel()
         step = steps[:, used : used + count].view_as(total)
         used += count
-        return torch.add(total / 4, step, alpha=amplitude**2)
+        return total.div_(4).add_(step, alpha=amplitude**2)
 
-    while stride >= 2:
-        half = stride // 2
-        corners = field[:, ::stride, ::stride]
+    while corners.shape[1] < size:
         pairs = corners + corners.roll(-1, 1)
         centres = moved(pairs + pairs.roll(-1, 2))
-        field[:, half::stride, half::stride] = centres
-        field[:, ::stride, half::stride] = moved(centres + centres.roll(1, 1) + corners + corners.roll(-1, 2))
-        field[:, half::stride, ::stride] = moved(centres + centres.roll(1, 2) + corners + corners.roll(-1, 1))
-        stride, amplitude = half, amplitude / decay
-    field -= field.amin((1, 2), keepdim=True)
-    return field / field.amax((1, 2), keepdim=True)
+        across = moved(centres + centres.roll(1, 1) + corners + corners.roll(-1, 2))
+        down = moved(centres + centres.roll(1, 2) + pairs)
+        rows = torch.stack([corners, across], 3).flatten(2), torch.stack([down, centres], 3).flatten(2)
+        corners = torch.stack(rows, 2).flatten(1, 2)
+        amplitude /= decay
+    corners -= corners.amin((1, 2), keepdim=True)
+    return corners / corners.amax((1, 2), keepdim=True)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from spear_hf.data.corruptions import blur, digital, elastic, glass, motion, noise, spatter, weather
+from spear_hf.data.corruptions import blur, defocus, digital, elastic, glass, motion, noise, spatter, weather
 from spear_hf.data.corruptions.blur import draw_nothing
 from spear_hf.data.corruptions.constants import STRENGTHS, Constants, Strengths
 from spear_hf.errors import DataError
@@ -44,7 +44,7 @@ CORRUPTIONS: dict[str, Corruption] = by_name(
     Corruption("gaussian_noise", "noise", noise.draw_normal, noise.gaussian_noise),
     Corruption("shot_noise", "noise", noise.draw_bits, noise.shot_noise),
     Corruption("impulse_noise", "noise", noise.draw_bits, noise.impulse_noise),
-    Corruption("defocus_blur", "blur", draw_nothing, blur.defocus_blur),
+    Corruption("defocus_blur", "blur", draw_nothing, defocus.defocus_blur),
     Corruption("glass_blur", "blur", glass.draw_glass, glass.glass_blur),
     Corruption("motion_blur", "blur", motion.draw_angle, motion.motion_blur),
     Corruption("zoom_blur", "blur", draw_nothing, blur.zoom_blur),

@@ -13,6 +13,8 @@ from spear_hf.data.corruptions.motion import motion_filter
 from spear_hf.data.corruptions.pixels import to_uint8
 from spear_hf.data.corruptions.plasma import plasma_fractal, plasma_size
 
+ALMOST_BLACK = 1e-3  # grey levels; lets black, which no factor can lift, be lifted by a factor too
+
 
 def draw_snow(rng: np.random.Generator, height: int, width: int, constants: Constants) -> tuple[np.ndarray, np.ndarray]:
     """(H, W) float32, standard normal flakes; () float64, the angle they fall at, degrees in [-135, -45)."""
@@ -25,15 +27,15 @@ def snow(images: Tensor, constants: Constants, flakes: Tensor, angle: Tensor) ->
     The flakes are added twice, the second time turned by 180 degrees.
     """
     mean, deviation, zoom, threshold, radius, sigma, weight = constants
-    layer = clipped_zoom((flakes * deviation + mean).unsqueeze(1), zoom).squeeze(1)
-    layer = to_uint8(torch.where(layer < threshold, 0.0, layer) * 255).unsqueeze(3).float()
-    fallen = [motion_filter(one, radius, sigma, a) for one, a in zip(layer, angle.tolist(), strict=True)]
-    layer = torch.stack(fallen).float()
-    levels = images.float()
-    red, green, blue = levels.unbind(3)
-    grey = (0.299 * red + 0.587 * green + 0.114 * blue).unsqueeze(3)
-    white = torch.maximum(levels, grey.mul_(1.5).add_(127.5))
-    return to_uint8(levels.mul_(weight).add_(white, alpha=1 - weight).add_(layer.add_(layer.flip(1, 2))))
+    layer = clipped_zoom((flakes.double() * deviation + mean).unsqueeze(1), zoom).squeeze(1)
+    layer = to_uint8(torch.where(layer < threshold, 0.0, layer).mul_(255))
+    layer = motion_filter(layer.unsqueeze(3).float(), radius, sigma, angle).squeeze(3).float()
+    planes = images.permute(0, 3, 1, 2).float().contiguous()
+    red, green, blue = planes.unbind(1)
+    grey = (0.299 * red).add_(green, alpha=0.587).add_(blue, alpha=0.114)
+    white = torch.maximum(planes, grey.mul_(1.5).add_(127.5).unsqueeze(1))
+    planes.mul_(weight).add_(white, alpha=1 - weight).add_(layer.add_(layer.flip(1, 2)).unsqueeze(1))
+    return to_uint8(planes).permute(0, 2, 3, 1).contiguous()
 
 
 def draw_frost(
@@ -78,9 +80,9 @@ def fog(images: Tensor, constants: Constants, steps: Tensor) -> Tensor:
 def brightness(images: Tensor, constants: Constants) -> Tensor:
     """V + amount in HSV: hue and saturation stay, so every channel grows by the factor by which the largest does."""
     (amount,) = constants
-    largest = images.amax(3, keepdim=True)
-    value = torch.arange(256, dtype=torch.float64, device=images.device) / 255
-    raised = (value + amount).clamp(max=1)
-    factor = (raised / value).float()
-    levels = images * factor[largest.int()]
-    return to_uint8(torch.where(largest == 0, 255 * amount, levels))
+    red, green, blue = images.unbind(3)
+    largest = torch.maximum(torch.maximum(red, green), blue)
+    value = torch.arange(256, dtype=torch.float64, device=images.device).clamp(min=ALMOST_BLACK)
+    factor = ((value + 255 * amount).clamp(max=255) / value).float()
+    factor = factor.index_select(0, largest.flatten().int()).view_as(largest).unsqueeze(3)
+    return to_uint8(images.float().clamp_(min=ALMOST_BLACK).mul_(factor))
