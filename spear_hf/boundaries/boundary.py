@@ -1,4 +1,4 @@
-"""What a stage boundary is: the tensor z_d between two stages (Eq. 2), and where in the module tree it can be touched."""
+"""What a stage boundary is: the tensor z_d between two stages (Eq. 2), and where in the module tree it is touched."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Literal

@@ -22,7 +22,8 @@ def pick(value: Any, slot: Slot) -> Tensor:
             ) from error
     if not isinstance(value, Tensor):
         raise UnsupportedOutputError(
-            f"slot {slot} holds a {type(value).__name__}, an RSP needs a tensor; pass a Boundary with the right output_slot"
+            f"slot {slot} holds a {type(value).__name__}, an RSP needs a tensor; "
+            f"pass a Boundary with the right output_slot"
         )
     return value
 
