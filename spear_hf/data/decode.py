@@ -1,0 +1,65 @@
+"""Image files and arrays of every common kind to uint8 RGB."""
+
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+from PIL import ExifTags, Image, ImageOps
+
+from spear_hf.errors import DataError
+
+Encoded = bytes | Path | np.ndarray | Image.Image  # one image as a source holds it
+
+_SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I;16N", "I")
+_UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)  # what Pillow raises for a bad file
+
+
+def decode_rgb(image: Encoded, what: str) -> np.ndarray:
+    """(H, W, 3) uint8 RGB, upright.
+
+    Grey is repeated three times, 16 bits are scaled to 8 (Pillow would clip them to white), transparency is laid on
+    white, as a viewer shows it.
+
+    Args:
+        image: the bytes or path of an image file, a PIL image, or an array (H, W), (H, W, 1), (H, W, 3) or (H, W, 4).
+        what: what to call the image in an error: "row 17 of test.parquet".
+
+    Raises:
+        DataError: a truncated or unreadable file, or an array that is no image; names `what`.
+    """
+    if isinstance(image, np.ndarray):
+        return _from_array(image, what)
+    try:
+        if isinstance(image, Image.Image):
+            return _from_pil(image)
+        with Image.open(BytesIO(image) if isinstance(image, bytes) else image) as opened:
+            return _from_pil(opened)
+    except _UNREADABLE as error:
+        raise DataError(f"{what} cannot be decoded ({error}); repair the file, or pass skip_broken=True") from error
+
+
+def _from_pil(image: Image.Image) -> np.ndarray:
+    image.load()
+    if image.getexif().get(ExifTags.Base.Orientation) is not None:
+        image = ImageOps.exif_transpose(image)
+    if image.mode in _SIXTEEN_BIT:
+        return _three_channels((np.asarray(image).clip(0, 65535) // 257).astype(np.uint8))
+    if image.has_transparency_data:
+        rgba = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba)
+    return np.asarray(image.convert("RGB"))
+
+
+def _from_array(array: np.ndarray, what: str) -> np.ndarray:
+    if array.dtype == np.uint16:
+        array = (array // 257).astype(np.uint8)
+    if array.dtype != np.uint8 or array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)):
+        came = f"{array.dtype} array of shape {array.shape}"
+        raise DataError(f"{what} is a {came}; images are uint8 (H, W), (H, W, 1), (H, W, 3) or (H, W, 4): convert it")
+    if array.ndim == 3 and array.shape[2] == 4:
+        return _from_pil(Image.fromarray(array, "RGBA"))
+    return array if array.ndim == 3 and array.shape[2] == 3 else _three_channels(array.reshape(array.shape[:2]))
+
+
+def _three_channels(grey: np.ndarray) -> np.ndarray:
+    return np.repeat(grey[:, :, None], 3, axis=2)

@@ -1,0 +1,92 @@
+"""What a domain is: the corruptions an image goes through, each with its severity."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from spear_hf.data.corruptions import resolve_corruptions
+from spear_hf.errors import DataError
+
+CLEAN_NAMES = ("clean", "none")
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Corruptions applied one after the other; none of them is the clean image.
+
+    Args:
+        steps: (corruption, severity) pairs, in order of application; severity in (0, 5], fractions allowed.
+    """
+
+    steps: tuple[tuple[str, float], ...] = ()
+
+    def __str__(self) -> str:
+        """ "gaussian_noise/5", "fog/2+gaussian_noise/1.5", or "clean"; `parse_domain` reads it back."""
+        return "+".join(f"{name}/{severity:g}" for name, severity in self.steps) or "clean"
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether the image is left as it is."""
+        return not self.steps
+
+
+CLEAN = Domain()
+
+
+def parse_domain(text: str, severity: float) -> Domain:
+    """The Domain that `text` names; a corruption without "/severity" takes `severity`.
+
+    Raises:
+        DataError: a severity that is no number in (0, 5].
+    """
+    if text.strip() in CLEAN_NAMES:
+        return CLEAN
+    steps = []
+    for part in text.split("+"):
+        name, slash, own = part.strip().partition("/")
+        steps.append((name, checked_severity(own if slash else severity)))
+    return Domain(tuple(steps))
+
+
+def checked_severity(severity: float | str) -> float:
+    """`severity` as a float in (0, 5], or a DataError."""
+    try:
+        value = float(severity)
+    except ValueError:
+        value = float("nan")
+    if not 0 < value <= 5:
+        raise DataError(
+            f"severity={severity!r} is not in (0, 5]; pass 1 to 5 or a fraction between, corruptions='clean' for none"
+        )
+    return value
+
+
+def resolve_domains(
+    corruptions: str | Iterable[str],
+    severity: float | Sequence[float],
+    resolve: Callable[[list[str]], Iterable[str]] = resolve_corruptions,
+) -> tuple[Domain, ...]:
+    """The domains that a user's words mean, in order and each once; several severities vary fastest.
+
+    >>> [str(domain) for domain in resolve_domains("clean, fog, frost/3+fog/1", 5)]
+    ['clean', 'fog/5', 'frost/3+fog/1']
+
+    Args:
+        corruptions: "all", "extra", a group, "clean", names, or compositions; one string with commas or several.
+        severity: of the names that carry none; in (0, 5].
+        resolve: expands and checks names; a source that holds its corruptions already brings its own.
+
+    Raises:
+        DataError: an unknown corruption, a severity outside (0, 5], or no corruption at all.
+    """
+    words = corruptions.split(",") if isinstance(corruptions, str) else list(corruptions)
+    severities = list(severity) if isinstance(severity, Sequence) else [severity]
+    found: list[Domain] = []
+    for word in filter(None, (word.strip() for word in words)):
+        is_plain = word not in CLEAN_NAMES and not {"/", "+"} & set(word)
+        names = list(resolve([word])) if is_plain else [word]
+        found += [parse_domain(name, s) for name in names for s in severities]
+    for name in {name for domain in found for name, _ in domain.steps}:
+        resolve([name])
+    if not found:
+        resolve(words)  # says that there are none, and what there could be
+    return tuple(dict.fromkeys(found))

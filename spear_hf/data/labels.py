@@ -1,0 +1,126 @@
+"""Labels of a source in the numbering of a model: by WordNet id, then by name, by position only where counts agree.
+
+Labels serve evaluation alone. A folder of 200 classes numbers them 0..199 and a network 1,000 others: an error of
+100 % then looks like a bad method, so nothing is matched by position that could be matched by name.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from spear_hf.errors import DataError
+
+ClassNames = Sequence[str | Sequence[str]]  # of a model, in index order: one name for each class, or several
+
+_WNID = re.compile(r"n\d{8}")
+
+
+@dataclass(frozen=True)
+class LabelMap:
+    """A model's class for each class of a source.
+
+    Args:
+        table: (S,) int64, model class of source class s.
+        how: what the classes were matched by; "source" where no model's classes were given.
+        subset: (S,) int64, the sorted model classes that can occur, where the source has fewer classes than the model.
+    """
+
+    table: np.ndarray
+    how: Literal["wnid", "name", "index", "source"]
+    subset: np.ndarray | None = None
+
+    def __call__(self, labels: np.ndarray) -> np.ndarray:
+        """(N,) int64 model classes of (N,) source classes."""
+        return self.table[labels]
+
+
+def is_wnid(name: str) -> bool:
+    """Whether `name` is a WordNet id such as n01440764."""
+    return _WNID.fullmatch(name.strip()) is not None
+
+
+def has_wnids(model: ClassNames | None) -> bool:
+    """Whether a model's classes are known by WordNet id."""
+    return any(is_wnid(name) for entry in model or () for name in _names(entry))
+
+
+def match_classes(source: Sequence[str], model: ClassNames | None) -> LabelMap:
+    """Find each class of a source among the classes of a model.
+
+    Args:
+        source: S class names or WordNet ids.
+        model: K classes, each with a name or with several (WordNet id, full name, ...); None keeps the source's order.
+
+    Raises:
+        DataError: classes of the source that the model does not have, or that several of its classes answer to.
+    """
+    if model is None:
+        return LabelMap(np.arange(len(source)), "source")
+    index = _by_name(model)
+    found = [index.get(_normalise(name), ()) for name in source]
+    if all(len(hits) == 1 for hits in found):
+        table = np.array([hits[0] for hits in found], dtype=np.int64)
+        if len(np.unique(table)) == len(table):
+            return _complete(table, "wnid" if all(map(is_wnid, source)) else "name", len(model))
+    contradicts = any(hits and position not in hits for position, hits in enumerate(found))
+    if len(source) == len(model) and not contradicts:
+        return _complete(np.arange(len(source)), "index", len(model))
+    raise DataError(
+        _unmatched([name for name, hits in zip(source, found, strict=True) if len(hits) != 1], source, model)
+    )
+
+
+def match_indices(labels: np.ndarray, model: ClassNames | None) -> LabelMap:
+    """The identity, for a source that has numbers and no names.
+
+    Raises:
+        DataError: a number that is no class of the model, or a negative one (a split whose labels are withheld).
+    """
+    low, high = (int(labels.min()), int(labels.max())) if len(labels) else (0, 0)
+    if low < 0:
+        raise DataError(f"labels go down to {low}, as in a split whose labels are withheld; pass label_column=None")
+    if model is not None and high >= len(model):
+        raise DataError(
+            f"labels go up to {high} and have no names, but the model has {len(model)} classes; "
+            "choose another label_column, or give the column class names (datasets.ClassLabel)"
+        )
+    return LabelMap(np.arange(high + 1 if model is None else len(model)), "source" if model is None else "index")
+
+
+def is_monotone(labels: np.ndarray) -> bool:
+    """Whether labels come sorted by class, and there is more than one class."""
+    steps = np.diff(labels)
+    return bool(steps.any() and ((steps >= 0).all() or (steps <= 0).all()))
+
+
+def _names(entry: str | Sequence[str]) -> Iterable[str]:
+    return (entry,) if isinstance(entry, str) else entry
+
+
+def _normalise(name: str) -> str:
+    return " ".join(name.replace("_", " ").casefold().split())
+
+
+def _by_name(model: ClassNames) -> dict[str, tuple[int, ...]]:
+    """Normalised name -> the classes that have it; ImageNet has two called "crane" and two called "maillot"."""
+    index: dict[str, tuple[int, ...]] = {}
+    for k, entry in enumerate(model):
+        for name in {_normalise(name) for name in _names(entry)}:
+            index[name] = (*index.get(name, ()), k)
+    return index
+
+
+def _complete(table: np.ndarray, how: Literal["wnid", "name", "index"], num_classes: int) -> LabelMap:
+    return LabelMap(table, how, np.sort(table) if len(table) < num_classes else None)
+
+
+def _unmatched(names: Sequence[str], source: Sequence[str], model: ClassNames) -> str:
+    shown = ", ".join(repr(name) for name in names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    first = ", ".join(repr(next(iter(_names(entry)))) for entry in model[:3])
+    return (
+        f"{shown or 'two names of one class'}: no single class of the model for {len(names)} of {len(source)} classes; "
+        f"the model has {len(model)} ({first}, ...); pass class_names= in its order, or label_column=None to go without"
+    )

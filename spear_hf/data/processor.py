@@ -1,0 +1,250 @@
+"""The backbone's own resize and normalisation, read from its transformers or timm configuration.
+
+A network that was trained with mean 0.5 and is fed ImageNet's mean loses several points before any corruption comes,
+and nothing says so. There is therefore no default here: a model either carries its preprocessing or is refused.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from spear_hf.errors import DataError, InputError
+
+ImageBatch = Tensor | np.ndarray | Sequence[Any]
+Transform = Callable[[Tensor, bool], Tensor]  # (N, 3, H, W) uint8, "has the input size already" -> (N, 3, h, w) float32
+
+_PROBES = ((300, 400), (400, 300))  # what size comes out, whatever goes in?
+_PASS_THEM = "pass mean=, std= and size= to load_processor"
+
+
+class Processor:
+    """uint8 RGB images to the (B, 3, H, W) float32 tensor that one backbone was trained on.
+
+    Images that have the input size already are only normalised: the 224 x 224 files of ImageNet-C are crops, and
+    another resize and crop would zoom into them.
+
+    Args:
+        transform: resizes (unless told that the images fit) and normalises one batch of equally sized images.
+        mean: per channel, on the [0, 1] scale.
+        std: per channel, on the [0, 1] scale.
+        size: (height, width) of the input, in pixels.
+        origin: where all this was read, for provenance.
+    """
+
+    def __init__(
+        self, transform: Transform, mean: Iterable[float], std: Iterable[float], size: tuple[int, int], origin: str
+    ) -> None:
+        self.mean = tuple(float(value) for value in mean)
+        self.std = tuple(float(value) for value in std)
+        self.size = size
+        self.origin = origin
+        self._transform = transform
+
+    def __call__(self, images: ImageBatch) -> Tensor:
+        """(B, 3, H, W) float32 of uint8 images: one (B, H, W, 3) or (B, 3, H, W) array, or a list of any sizes.
+
+        Raises InputError for float images: they may be normalised already, and doing it twice is silent.
+        """
+        if isinstance(images, Tensor | np.ndarray):
+            return self._one_size(_channels_first(images, ndim=4))
+        groups: dict[torch.Size, list[int]] = {}
+        batch = [_channels_first(image, ndim=3) for image in images]
+        for position, image in enumerate(batch):
+            groups.setdefault(image.shape, []).append(position)
+        out = torch.empty(len(batch), 3, *self.size)
+        for members in groups.values():
+            out[members] = self._one_size(torch.stack([batch[i] for i in members]))
+        return out
+
+    def _one_size(self, images: Tensor) -> Tensor:
+        if len(images) == 0:
+            return torch.empty(0, 3, *self.size)
+        return self._transform(images, tuple(images.shape[2:]) == self.size)
+
+    def describe(self) -> dict[str, Any]:
+        """What a rerun needs to prepare images the same way; JSON-ready."""
+        return {
+            "origin": self.origin,
+            "mean": list(self.mean),
+            "std": list(self.std),
+            "size": list(self.size),
+            "transform": repr(self._transform),
+        }
+
+
+def load_processor(
+    model: nn.Module | None,
+    name: str | None = None,
+    revision: str | None = None,
+    *,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    size: int | tuple[int, int] | None = None,
+    interpolation: str = "bilinear",
+) -> Processor:
+    """The preprocessing that `model` was trained with.
+
+    Args:
+        model: a transformers or timm classifier, bare or inside DDP, torch.compile or a SpearModel.
+        name: the folder, Hub id or timm name to read it from, where it is not the model's own.
+        revision: the commit of a Hub id.
+        mean: per channel, for a model that carries no preprocessing; with `std` and `size`, and nothing is read then.
+        std: per channel, on the [0, 1] scale like `mean`.
+        size: side, or (height, width), in pixels; images are resized to exactly that.
+        interpolation: "bilinear", "bicubic", ...; used with `size` only.
+
+    Raises:
+        DataError: nothing says how this model's images were prepared. There is no default to fall back to.
+    """
+    if mean is not None or std is not None or size is not None:
+        if mean is None or std is None or size is None:
+            raise DataError(f"mean={mean}, std={std}, size={size}: a preprocessing needs all three; {_PASS_THEM}")
+        height, width = (size, size) if isinstance(size, int) else size
+        config = {"input_size": (3, height, width), "mean": tuple(mean), "std": tuple(std)}
+        config |= {"interpolation": interpolation, "crop_pct": 1.0, "crop_mode": "squash"}
+        return _from_timm_config(config, "given")
+    base = _unwrap(model)
+    if name is None and (cfg := getattr(base, "pretrained_cfg", None)) is not None:
+        return _from_timm_cfg(dict(cfg), type(base).__name__)
+    if name is not None and _is_timm_name(name):
+        return _from_timm_name(name)
+    path = name or getattr(base, "name_or_path", "")
+    if not path:
+        raise DataError(f"{type(base).__name__} carries no preprocessing (no folder, Hub id or timm cfg); {_PASS_THEM}")
+    return _from_transformers(path, revision)
+
+
+class _TimmTransform:
+    """timm's own evaluation transform: resize and crop per PIL image, normalise per batch.
+
+    torchvision's resize of tensors differs from PIL's by up to 10 grey levels (bicubic) and measured slower, so the
+    pixels come from PIL as they did when the weights were evaluated.
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        from timm.data.transforms_factory import create_transform
+
+        self.crop: Any = create_transform(**config, is_training=False, normalize=False)
+        self.mean = torch.tensor(config["mean"]).view(3, 1, 1)
+        self.std = torch.tensor(config["std"]).view(3, 1, 1)
+
+    def __call__(self, images: Tensor, fits: bool) -> Tensor:
+        from torchvision.transforms.functional import to_pil_image
+
+        if not fits:
+            images = torch.stack([self.crop(to_pil_image(image)) for image in images])
+        return images.float().div_(255).sub_(self.mean).div_(self.std)
+
+    def __repr__(self) -> str:
+        return " > ".join(str(step) for step in self.crop.transforms[:-1])
+
+
+class _TransformersTransform:
+    """A transformers image processor on uint8 tensors; told to leave out resize and crop where the images fit."""
+
+    def __init__(self, processor: Any) -> None:
+        self.processor = processor
+
+    def __call__(self, images: Tensor, fits: bool) -> Tensor:
+        only_normalise = {"do_resize": False, "do_center_crop": False} if fits else {}
+        out = self.processor(
+            images=list(images), return_tensors="pt", input_data_format="channels_first", **only_normalise
+        )
+        return out["pixel_values"]
+
+    def __repr__(self) -> str:
+        steps = ("do_resize", "size", "resample", "crop_pct", "do_center_crop", "crop_size", "rescale_factor")
+        found = {step: value for step in steps if (value := getattr(self.processor, step, None)) is not None}
+        return f"{type(self.processor).__name__}({', '.join(f'{step}={_plain(v)}' for step, v in found.items())})"
+
+
+def _from_transformers(path: str, revision: str | None) -> Processor:
+    from transformers import AutoImageProcessor
+
+    try:
+        processor = AutoImageProcessor.from_pretrained(path, revision=revision)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise DataError(f"{path!r} carries no image preprocessing ({reason}); {_PASS_THEM}") from error
+    origin = f"transformers:{path}" + (f"@{revision}" if revision else "")
+    if hasattr(processor, "data_config"):  # a timm repository, wrapped: same transform, without its PIL round trips
+        return _from_timm_config(processor.data_config, origin)
+    transform = _TransformersTransform(processor)
+    wide, tall = (transform(torch.zeros(1, 3, *size, dtype=torch.uint8), False).shape[2:] for size in _PROBES)
+    if wide != tall:
+        sizes = f"{tuple(wide)} for {_PROBES[0]}, {tuple(tall)} for {_PROBES[1]}"
+        raise DataError(f"{path!r} keeps the aspect ratio ({sizes}): images do not stack; {_PASS_THEM}")
+    mean, std = (processor.image_mean, processor.image_std) if processor.do_normalize else ((0.0,) * 3, (1.0,) * 3)
+    return Processor(transform, mean, std, (wide[0], wide[1]), origin)
+
+
+def _from_timm_cfg(cfg: dict[str, Any], owner: str) -> Processor:
+    from timm.data.config import resolve_data_config
+
+    missing = [key for key in ("mean", "std", "input_size") if not cfg.get(key)]
+    if missing:  # timm would fill these with ImageNet's
+        raise DataError(f"the timm cfg of {owner} lacks {', '.join(missing)}; {_PASS_THEM}")
+    tag = f".{cfg['tag']}" if cfg.get("tag") else ""
+    return _from_timm_config(resolve_data_config(pretrained_cfg=cfg), f"timm:{cfg.get('architecture')}{tag}")
+
+
+def _is_timm_name(name: str) -> bool:
+    from timm.models import is_model
+
+    return is_model(name)
+
+
+def _from_timm_name(name: str) -> Processor:
+    from timm.models import get_pretrained_cfg
+
+    cfg = get_pretrained_cfg(name)
+    return _from_timm_cfg(cfg.to_dict() if cfg else {}, name)
+
+
+def _from_timm_config(config: dict[str, Any], origin: str) -> Processor:
+    _, height, width = config["input_size"]
+    return Processor(_TimmTransform(config), config["mean"], config["std"], (height, width), origin)
+
+
+def _unwrap(model: nn.Module | None) -> nn.Module | None:
+    """The backbone inside DDP (`module`), torch.compile (`_orig_mod`) or a SpearModel (`get_base_model()`)."""
+    while model is not None:
+        if callable(get := getattr(model, "get_base_model", None)):
+            model = get()  # pyright: ignore[reportAssignmentType]
+        elif isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            model = model.module
+        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+            model = inner
+        else:
+            break
+    return model
+
+
+def _channels_first(images: Any, ndim: int) -> Tensor:
+    """(..., 3, H, W) uint8; the channel axis is the last where that has length 3, else the third from the end."""
+    tensor = images if isinstance(images, Tensor) else torch.from_numpy(np.array(images))
+    if tensor.dtype != torch.uint8:
+        raise InputError(_wrong_dtype(tensor))
+    if tensor.ndim != ndim or 3 not in (tensor.shape[-3], tensor.shape[-1]):
+        wanted = "(B, H, W, 3)" if ndim == 4 else "(H, W, 3)"
+        raise InputError(f"shape {tuple(tensor.shape)} came, RGB {wanted} is needed; convert('RGB'), x[None] for one")
+    return tensor.movedim(-1, -3) if tensor.shape[-1] == 3 else tensor
+
+
+def _wrong_dtype(tensor: Tensor) -> str:
+    low, high = (tensor.min().item(), tensor.max().item()) if tensor.numel() else (0, 0)
+    came = f"{str(tensor.dtype).removeprefix('torch.')} images with values in [{low:.3g}, {high:.3g}] came"
+    if tensor.is_floating_point() and (low < 0 or low != low):
+        return f"{came}: they look normalised already; pass uint8 images, or feed these to the model as they are"
+    return f"{came}, the processor takes uint8 in [0, 255]; for images in [0, 1] pass (255 * x).round().to(torch.uint8)"
+
+
+def _plain(value: Any) -> Any:
+    """A transformers SizeDict prints all its empty fields: keep the filled ones. An IntEnum prints its class."""
+    if hasattr(value, "shortest_edge"):
+        return {key: side for key, side in vars(value).items() if side is not None}
+    return int(value) if isinstance(value, IntEnum) else value

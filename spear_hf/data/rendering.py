@@ -1,0 +1,134 @@
+"""From encoded images to corrupted ones: decode, crop, corrupt, re-encode; a pure function of sample id and domain."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from spear_hf.data.corruptions import PRESETS, corrupt_batch, frost_provenance, reencode_jpeg, sample_rng
+from spear_hf.data.corruptions.presets import resolve_preset
+from spear_hf.data.crop import CROP, SHORT_SIDE, crop_imagenet
+from spear_hf.data.decode import decode_rgb
+from spear_hf.data.domains import CLEAN, Domain
+from spear_hf.data.sources import Source
+from spear_hf.errors import DataError
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How images become those of a domain.
+
+    Args:
+        preset: whose constants ("imagenet", "cifar", "tiny"); None where nothing is corrupted here.
+        seed: of the corruptions' randomness.
+        jpeg_quality: of the JPEG that corrupted images go through at the end; None leaves it out.
+        crop: whether images are cropped as ImageNet-C's were; also where they stay clean.
+        frost_dir: where frost's official textures are.
+    """
+
+    preset: str | None
+    seed: int = 0
+    jpeg_quality: int | None = None
+    crop: bool = False
+    frost_dir: str | None = None
+
+    def describe(self, domains: Sequence[Domain]) -> dict[str, Any]:
+        """Provenance, JSON-ready: two results compare only where it is equal."""
+        has_frost = self.preset is not None and any(name == "frost" for domain in domains for name, _ in domain.steps)
+        facts = asdict(self) | {
+            "crop": f"short side {SHORT_SIDE}, centre {CROP}" if self.crop else None,
+            "frost": frost_provenance(self.frost_dir) if has_frost else None,
+        }
+        del facts["frost_dir"]
+        return facts
+
+
+def make_recipe(
+    source: Source,
+    domains: Sequence[Domain],
+    preset: str,
+    seed: int,
+    jpeg_quality: int | str | None,
+    frost_dir: str | Path | None,
+) -> Recipe:
+    """The Recipe that "auto" values mean for this source, from the size of its first image.
+
+    Large photographs take ImageNet's constants, and with them its crop and its JPEG of quality 85.
+
+    Raises:
+        DataError: a size that no constants exist for.
+    """
+    if source.held is not None or all(domain.is_clean for domain in domains):
+        return Recipe(None, seed)
+    if preset == "auto":
+        first = decode_rgb(source.read(np.zeros(1, np.int64), CLEAN)[0], source.locate(0, CLEAN))
+        height, width = first.shape[:2]
+        preset = "imagenet" if min(height, width) >= CROP else resolve_preset("auto", height, width).name
+    name = resolve_preset(preset, 0, 0).name
+    quality = PRESETS[name].jpeg_quality if jpeg_quality == "auto" else jpeg_quality
+    if isinstance(quality, str) or (quality is not None and not 1 <= quality <= 95):
+        raise DataError(f"jpeg_quality={quality!r} is not in 1..95; pass a number, None for no JPEG, or 'auto'")
+    return Recipe(name, seed, quality, name == "imagenet", str(Path(frost_dir)) if frost_dir else None)
+
+
+def render(
+    source: Source, recipe: Recipe, ids: np.ndarray, domains: Sequence[Domain], *, skip_broken: bool = False
+) -> tuple[list[np.ndarray | None], list[int]]:
+    """One uint8 (H, W, 3) image for each sample id under the domain beside it, and the ids that could not be decoded.
+
+    Args:
+        source: where the images are.
+        recipe: how they are cropped and corrupted.
+        ids: (n,) sample ids.
+        domains: n domains.
+        skip_broken: None stands in the place of a broken image, rather than a DataError being raised.
+    """
+    images: list[np.ndarray | None] = [None] * len(ids)
+    broken: list[int] = []
+    for domain in dict.fromkeys(domains):
+        places = [i for i, other in enumerate(domains) if other == domain]
+        decoded = [
+            _decode(source, recipe, sample_id, encoded, domain, skip_broken)
+            for sample_id, encoded in zip(ids[places], source.read(ids[places], domain), strict=True)
+        ]
+        whole = [i for i, image in zip(places, decoded, strict=True) if image is not None]
+        broken += [int(ids[i]) for i, image in zip(places, decoded, strict=True) if image is None]
+        kept = [image for image in decoded if image is not None]
+        if recipe.preset is not None and kept and not domain.is_clean:
+            kept = _corrupt(recipe, kept, ids[whole], domain)
+        for i, image in zip(whole, kept, strict=True):
+            images[i] = image
+    return images, broken
+
+
+def _decode(
+    source: Source, recipe: Recipe, sample_id: int, encoded: Any, domain: Domain, skip_broken: bool
+) -> np.ndarray | None:
+    try:
+        image = decode_rgb(encoded, source.locate(sample_id, domain))
+    except DataError:
+        if skip_broken:
+            return None
+        raise
+    return crop_imagenet(image) if recipe.crop else image
+
+
+def _corrupt(recipe: Recipe, images: list[np.ndarray], ids: np.ndarray, domain: Domain) -> list[np.ndarray]:
+    sizes = {image.shape[:2] for image in images}
+    if len(sizes) > 1:
+        shown = ", ".join(f"{height}x{width}" for height, width in sorted(sizes)[:4])
+        raise DataError(
+            f"images of several sizes ({shown}) and preset={recipe.preset!r}, whose constants are in pixels; "
+            "resize the images to one size, or pass preset='imagenet', which crops"
+        )
+    batch = torch.from_numpy(np.stack(images))
+    preset = recipe.preset or ""
+    for name, severity in domain.steps:
+        rngs = [sample_rng(recipe.seed, preset, name, severity, int(sample_id)) for sample_id in ids]
+        batch = corrupt_batch(batch, name, severity, rngs, preset, frost_dir=recipe.frost_dir)
+    if recipe.jpeg_quality is not None:
+        batch = reencode_jpeg(batch, recipe.jpeg_quality)
+    return list(batch.numpy())

@@ -1,0 +1,70 @@
+"""Labels are found by WordNet id, then by name, and by position only where nothing speaks against it."""
+
+import numpy as np
+import pytest
+
+from spear_hf.data.labels import is_monotone, match_classes, match_indices
+from spear_hf.errors import DataError
+
+MODEL = [("n01", "ant, pismire"), ("n02", "bee"), ("n03", "house cat"), ("n04", "crane"), ("n05", "crane")]
+WNIDS = [("n00000001", "ant"), ("n00000002", "bee"), ("n00000003", "cat")]
+
+
+def test_wordnet_ids_are_matched_whatever_their_order() -> None:
+    found = match_classes(["n00000003", "n00000001", "n00000002"], WNIDS)
+    assert found.how == "wnid"
+    assert found(np.array([0, 1, 2, 0])).tolist() == [2, 0, 1, 2]
+    assert found.subset is None
+
+
+def test_names_are_matched_without_regard_to_case_and_underscores() -> None:
+    found = match_classes(["House_Cat", "BEE"], MODEL)
+    assert (found.how, found.table.tolist()) == ("name", [2, 1])
+
+
+def test_fewer_classes_are_a_subset_of_the_model() -> None:
+    found = match_classes(["n00000003", "n00000001"], WNIDS)
+    assert found.subset is not None
+    assert found.subset.tolist() == [0, 2]
+
+
+def test_names_that_the_model_lacks_are_listed() -> None:
+    with pytest.raises(DataError, match=r"'dog': no single class of the model for 1 of 2 classes.*class_names="):
+        match_classes(["bee", "dog"], MODEL)
+
+
+def test_a_name_of_two_classes_is_not_guessed() -> None:
+    with pytest.raises(DataError, match="'crane': no single class"):
+        match_classes(["crane", "bee"], MODEL)
+
+
+def test_position_decides_where_counts_agree_and_no_name_contradicts() -> None:
+    assert match_classes(["ant, pismire", "bee", "cat", "crane", "crane"], MODEL).how == "index"
+    assert match_classes(["LABEL_0", "LABEL_1", "LABEL_2"], WNIDS).table.tolist() == [0, 1, 2]
+
+
+def test_position_does_not_decide_against_a_name() -> None:
+    with pytest.raises(DataError, match="'dog': no single class"):
+        match_classes(["bee", "ant", "dog"], WNIDS)
+
+
+def test_two_names_of_one_class_are_refused() -> None:
+    with pytest.raises(DataError, match="two names of one class"):
+        match_classes(["n00000001", "ant"], WNIDS)
+
+
+def test_without_a_model_the_source_counts_for_itself() -> None:
+    found = match_classes(["b", "a"], None)
+    assert (found.how, found.table.tolist(), found.subset) == ("source", [0, 1], None)
+
+
+def test_bare_numbers_are_taken_as_they_are() -> None:
+    assert match_indices(np.array([0, 2]), ["a", "b", "c"]).how == "index"
+    assert match_indices(np.array([0, 2]), None)(np.array([2])).tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"), [([0, 0, 1, 2], True), ([2, 1, 0], True), ([0, 1, 0], False), ([1, 1], False), ([], False)]
+)
+def test_sorted_classes_are_noticed(labels: list[int], expected: bool) -> None:
+    assert is_monotone(np.array(labels)) is expected
