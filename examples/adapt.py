@@ -45,7 +45,9 @@ class RunArguments:
     revision: str | None = about("The commit, branch or tag of a Hub id.", None)
     checkpoint: str | None = about("A .safetensors state_dict for a timm name without weights.", None)
     dataset: str = about("An embedded name (fashion_mnist), a parquet or folder path, or a Hub id.", "fashion_mnist")
-    corruptions: str = about('"all" (the 15), "clean", a group (noise, blur, weather, digital), or names with commas.', "all")
+    corruptions: str = about(
+        '"all" (the 15), "clean", a group (noise, blur, weather, digital), or names with commas.', "all"
+    )
     severity: float = about("From 1 to 5; fractions interpolate the constants.", 5.0)
     preset: str = about('Constants for the image size: "imagenet", "cifar", "tiny"; "auto" goes by the size.', "auto")
     protocol: str = about('"single" forgets before each corruption, "continual" never does.', "single")
@@ -79,7 +81,9 @@ def main() -> None:
     base.to(accelerator.device)
     pristine = copy.deepcopy(base)
     model = get_spear_model(base, config)
-    console.print(f"{type(base).__name__} on {accelerator.device}, {accelerator.num_processes} process(es)", highlight=False)
+    console.print(
+        f"{type(base).__name__} on {accelerator.device}, {accelerator.num_processes} process(es)", highlight=False
+    )
     for b in model.boundaries:
         mark = "[bold]RSP[/bold]" if b.depth in model.rsps() else "   "
         console.print(f"  {mark} depth {b.depth}: {b.module} ({b.where}), {b.channels} channels", highlight=False)
@@ -104,7 +108,9 @@ def main() -> None:
 
 def finish(console: Console, report: Report, model: SpearModel, pristine: Any, stream: Any, run: RunArguments) -> None:
     """Print the table, write the report, and show that the saved adapter answers as the one that learned."""
-    console.print(report.table(f"{Path(run.model).name}, severity {run.severity:g}, batch {run.batch_size}, {run.protocol}"))
+    console.print(
+        report.table(f"{Path(run.model).name}, severity {run.severity:g}, batch {run.batch_size}, {run.protocol}")
+    )
     steps = report.adaptation.get("SPeaR", {})
     console.print("SPeaR steps: " + ", ".join(f"{count} {reason}" for reason, count in steps.items()), highlight=False)
     output = Path(run.output)
@@ -116,7 +122,10 @@ def finish(console: Console, report: Report, model: SpearModel, pristine: Any, s
         learned, again = (getattr(out, "logits", out) for out in (model(x), loaded(x)))
     if not torch.equal(learned, again):
         raise SpearError(f"the adapter loaded from {output / 'adapter'} answers differently; please report this")
-    console.print(f"saved {output / 'report.json'} and {output / 'adapter'}; loaded again, its logits are identical", highlight=False)
+    console.print(
+        f"saved {output / 'report.json'} and {output / 'adapter'}; loaded again, its logits are identical",
+        highlight=False,
+    )
 
 
 if __name__ == "__main__":

@@ -50,8 +50,8 @@ def build(arch: str) -> tuple[PreTrainedModel, int]:
     if arch == "resnet":
         widths = {"embedding_size": 24, "hidden_sizes": [24, 48, 96, 192], "depths": [2, 2, 2, 2]}
         return ResNetForImageClassification(ResNetConfig(layer_type="basic", **widths, **labels)), 64
-    size = {"image_size": 28, "patch_size": 4, "hidden_size": 64, "intermediate_size": 256}
-    blocks = {"num_hidden_layers": 12, "num_attention_heads": 4, "initializer_range": 0.08}
+    size = {"image_size": 28, "patch_size": 7, "hidden_size": 80, "intermediate_size": 320}
+    blocks = {"num_hidden_layers": 12, "num_attention_heads": 5, "initializer_range": 0.08}
     return ViTForImageClassification(ViTConfig(**size, **blocks, **labels)), 28
 
 
@@ -98,7 +98,9 @@ def main() -> None:
     )
     parser.add_argument("--data", type=Path, required=True, help="folder with the four Fashion-MNIST files")
     parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--resume", type=Path, help="go on from this folder's model, with a new learning-rate cycle")
     parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--learning-rate", type=float, help="peak; default 0.2 (SGD) for the ResNet, 0.002 (AdamW) for the ViT")
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
@@ -119,15 +121,19 @@ def train(args: argparse.Namespace) -> None:
     learn, held_out = slice(0, len(images) - HELD_OUT), slice(len(images) - HELD_OUT, None)
 
     model, side = build(args.arch)
+    if args.resume:
+        model = type(model).from_pretrained(args.resume)
     model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     steps = args.epochs * -(-len(labels[learn]) // args.batch_size)
     if args.arch == "resnet":
         optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9, weight_decay=5e-4, nesterov=True)
-        peak = 0.2
+        peak = args.learning_rate or 0.2
     else:
         optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.05)
-        peak = 2e-3
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, peak, total_steps=steps, pct_start=0.1 if args.arch == "vit" else 0.2)
+        peak = args.learning_rate or 2e-3
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, peak, total_steps=steps, pct_start=0.1 if args.arch == "vit" else 0.2
+    )
     started = time.time()
     for epoch in range(args.epochs):
         model.train()
@@ -141,7 +147,10 @@ def train(args: argparse.Namespace) -> None:
             schedule.step()
         held = error(model, images[held_out], labels[held_out], side)
         took = time.time() - started
-        print(f"epoch {epoch + 1}/{args.epochs}  loss {loss.item():.3f}  held-out error {held:.2f} %  {took:.0f} s", flush=True)
+        print(
+            f"epoch {epoch + 1}/{args.epochs}  loss {loss.item():.3f}  held-out error {held:.2f} %  {took:.0f} s",
+            flush=True,
+        )
 
     model.eval().save_pretrained(args.output)
     ViTImageProcessor(size={"height": side, "width": side}, image_mean=MEAN, image_std=STD).save_pretrained(args.output)
