@@ -2,12 +2,12 @@
 
     accelerate launch examples/adapt.py                              # embedded model and images, offline
     accelerate launch examples/adapt.py --model examples/fashion_mnist/vit --batch_size 256
-    accelerate launch examples/adapt.py --model timm/resnet50.tv_in1k --dataset /data/imagenet/val --corruptions fog,snow
+    accelerate launch examples/adapt.py --model timm/resnet50.tv_in1k --dataset /data/val --corruptions fog,snow
     accelerate launch examples/adapt.py --protocol continual --learning_rate 0.003 --boundaries 0
 
-Three columns answer the same stream: the source model; the source with alpha-mixed batch statistics and no learning (for
-models with BatchNorm); and SPeaR. At the end the learned adapter is saved, loaded into a fresh copy of the base, and
-both must give the same logits.
+Three columns answer the same stream: the source model; the source with alpha-mixed batch statistics and no learning
+(for models with BatchNorm); and SPeaR. At the end the learned adapter is saved, loaded into a fresh copy of the base,
+and both must give the same logits.
 """
 
 import copy

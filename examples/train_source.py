@@ -100,7 +100,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--resume", type=Path, help="go on from this folder's model, with a new learning-rate cycle")
     parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--learning-rate", type=float, help="peak; default 0.2 (SGD) for the ResNet, 0.002 (AdamW) for the ViT")
+    parser.add_argument(
+        "--learning-rate", type=float, help="peak; default 0.2 (SGD) for the ResNet, 0.002 (AdamW) for the ViT"
+    )
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
