@@ -4,7 +4,7 @@ import difflib
 import json
 import math
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, Literal
 
 from spear_hf.errors import ConfigError
 
@@ -23,30 +23,43 @@ class SpearConfig:
 
     boundaries: str | list[str] | tuple[int | str, ...] = field(
         default_factory=lambda: "auto",  # HfArgumentParser overlooks the plain default of a list
-        metadata=_about('Which stage boundaries carry an RSP: "auto", "all", or depths, names or module paths (0 is the stem).'),
+        metadata=_about(
+            'Which stage boundaries carry an RSP: "auto", "all", or depths, names or module paths (0 is the stem).'
+        ),
     )
     num_groups: int | None = field(
         default=None,
-        metadata=_about("Into how many stages the blocks of an isotropic transformer are grouped (2, 3, 4, 6, 12; default 4)."),
+        metadata=_about(
+            "Into how many stages the blocks of an isotropic transformer are grouped (2, 3, 4, 6, 12; default 4)."
+        ),
     )
-    stem: str = field(
+    stem: Literal["auto", "patch_embed", "feature_info"] = field(
         default="auto",
-        metadata=_about('What z_0 is: "auto" (what enters the first block), "patch_embed" or "feature_info" (timm\'s entry).'),
+        metadata=_about(
+            'What z_0 is: "auto" (what enters the first block), "patch_embed" or "feature_info" (timm\'s entry).'
+        ),
     )
     alpha: float = field(
         default=0.5,
-        metadata=_about("Weight of the batch in the batch-norm statistics, Eq. 10; 0 keeps the source's, 1 takes the batch's."),
+        metadata=_about(
+            "Weight of the batch in the batch-norm statistics, Eq. 10; 0 keeps the source's, 1 takes the batch's."
+        ),
     )
-    tau: float = field(default=0.1, metadata=_about("Threshold of both gates on the mean normalised entropy, in [0, 1]."))
+    tau: float = field(
+        default=0.1, metadata=_about("Threshold of both gates on the mean normalised entropy, in [0, 1].")
+    )
     hard_gate: bool = field(default=True, metadata=_about("Skip a batch whose mean normalised entropy is below tau."))
     lambda_ent: float = field(default=1.0, metadata=_about("Weight of the gated entropy, Eq. 7."))
     lambda_div: float = field(default=1.0, metadata=_about("Weight of the class diversity, Eq. 8."))
     lambda_anchor: float = field(default=0.1, metadata=_about("Weight of the anchor to the identity, Eq. 9."))
     anchor_growth: float = field(
-        default=2.0, metadata=_about("lambda_d = anchor_growth ** d in Eq. 9: deeper RSPs are held closer to the identity.")
+        default=2.0,
+        metadata=_about("lambda_d = anchor_growth ** d in Eq. 9: deeper RSPs are held closer to the identity."),
     )
     learning_rate: float = field(default=1e-2, metadata=_about("Adam's learning rate."))
-    steps: int = field(default=1, metadata=_about("Adaptation steps for each batch; the first reuses the answer's forward."))
+    steps: int = field(
+        default=1, metadata=_about("Adaptation steps for each batch; the first reuses the answer's forward.")
+    )
     adam_beta1: float = field(default=0.9, metadata=_about("Adam's first decay rate."))
     adam_beta2: float = field(default=0.999, metadata=_about("Adam's second decay rate."))
 
@@ -116,7 +129,9 @@ def _check_range(name: str, value: object, low: float, high: float) -> None:
 
 def _check_count(name: str, value: object) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(f"{name}={value!r} is not allowed; {name} is a whole number of at least 1; the default is {_default(name)}")
+        raise ConfigError(
+            f"{name}={value!r} is not allowed; {name} is a whole number of at least 1; the default is {_default(name)}"
+        )
 
 
 def _default(name: str) -> Any:

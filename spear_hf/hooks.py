@@ -5,6 +5,8 @@ without a word, and it cannot be pickled.
 """
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,7 +14,9 @@ from torch import Tensor, nn
 
 from spear_hf.boundaries.boundary import Boundary
 from spear_hf.boundaries.slots import pick, pick_input, replace, replace_input
+from spear_hf.collective import Share
 from spear_hf.errors import BoundaryNotFiredError
+from spear_hf.rows import RowRSPs
 from spear_hf.rsp import RSP
 
 
@@ -23,7 +27,18 @@ class Switch:
         self.active: tuple[str, ...] = ()
         self.alpha = 0.0
         self.off = 0  # how many disable_adapter() contexts are open
+        self.rows: tuple[str | None, ...] | None = None  # one adapter for each image, where a batch is mixed
+        self.share: Share | None = None  # the global batch, where several processes have a slice of it each
         self.fired: Counter[str] = Counter()
+
+    @contextmanager
+    def sharing(self, share: Share | None) -> Iterator[None]:
+        """Inside, batch statistics are those of the global batch."""
+        before, self.share = self.share, share
+        try:
+            yield
+        finally:
+            self.share = before
 
     def mixing_alpha(self) -> float:
         """alpha of Eq. 10 as the batch-norm hooks are to use it now."""
@@ -32,6 +47,16 @@ class Switch:
     def acting(self) -> tuple[str, ...]:
         """The adapters that steer now, in the order in which they are composed."""
         return () if self.off else self.active
+
+    @contextmanager
+    def steering(self, active: tuple[str, ...], alpha: float, rows: tuple[str | None, ...]) -> Iterator[None]:
+        """Inside, these adapters act, each on its own rows of the batch."""
+        before = self.active, self.alpha, self.rows
+        self.active, self.alpha, self.rows = active, alpha, rows
+        try:
+            yield
+        finally:
+            self.active, self.alpha, self.rows = before
 
 
 class Site:
@@ -42,19 +67,21 @@ class Site:
         self.adapters = adapters
         self.switch = switch
 
-    def rsps(self) -> list[RSP]:
+    def rsps(self) -> list[RSP | RowRSPs]:
         """The RSPs that act here now; empty where no active adapter steers this boundary."""
-        found: list[RSP] = []
+        found: list[tuple[str | None, RSP]] = []
         for name in self.switch.acting():
             adapter = self.adapters[name]
             assert isinstance(adapter, nn.ModuleDict)
             if self.boundary.key in adapter:
                 rsp = adapter[self.boundary.key]
                 assert isinstance(rsp, RSP)
-                found.append(rsp)
-        return found
+                found.append((name, rsp))
+        if found and self.switch.rows is not None:
+            return [RowRSPs([dict(found).get(name) for name in self.switch.rows])]
+        return [rsp for _, rsp in found]
 
-    def steer(self, rsps: list[RSP], z: Tensor) -> Tensor:
+    def steer(self, rsps: list[RSP | RowRSPs], z: Tensor) -> Tensor:
         """RSP_d(z_d), of every active adapter in turn (Eq. 4)."""
         for rsp in rsps:
             if rsp.gamma.device != z.device:  # a base that lives on several devices, or is off-loaded
@@ -109,7 +136,8 @@ class FireCheck:
             count = self.switch.fired[site.boundary.key]
             if count != 1 and site.rsps():
                 raise BoundaryNotFiredError(
-                    f"the RSP at depth {site.boundary.depth} ({site.boundary.module!r}) ran {count} times in one forward, "
-                    "it must run once; its module may be called several times, skipped by gradient checkpointing, or "
-                    "compiled before it was steered: pass boundaries=[Boundary(...)] with a block that runs once"
+                    f"the RSP at depth {site.boundary.depth} ({site.boundary.module!r}) ran {count} times in one "
+                    "forward, it must run once; its module may be called several times, skipped by gradient "
+                    "checkpointing, or compiled before it was steered: pass boundaries=[Boundary(...)] "
+                    "with a block that runs once"
                 )

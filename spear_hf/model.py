@@ -5,30 +5,25 @@ Calling a SpearModel never learns; `Spear.step` does.
 """
 
 import copy
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from spear_hf.arithmetic import check_weights, weighted_state
+from spear_hf.attachment import Attachment, refuse_unsteerable
 from spear_hf.batch_stats import AlphaMixing, batch_norms
 from spear_hf.boundaries import Boundary, find_boundaries, select_boundaries, verify_boundaries
+from spear_hf.collective import Share
 from spear_hf.config import SpearConfig
-from spear_hf.errors import (
-    AdapterNameError,
-    AdapterNotFoundError,
-    AlreadySteeredError,
-    CompiledBaseError,
-    ConfigError,
-    LaunchError,
-    MergeError,
-)
-from spear_hf.hooks import FireCheck, Site, Switch
+from spear_hf.errors import AdapterLoadError, AdapterNotFoundError, ConfigError, MergeError
+from spear_hf.hooks import Site, Switch
+from spear_hf.naming import check_name
 from spear_hf.rsp import RSP
-
-RESERVED_NAMES = ("base", "none", "source")
 
 
 def get_spear_model(
@@ -39,7 +34,7 @@ def get_spear_model(
     boundaries: Sequence[Boundary] | None = None,
     inputs: Any = None,
 ) -> "SpearModel":
-    """A SpearModel over `model`, which is frozen and steered in place; with identity RSPs its logits stay bit-identical.
+    """A SpearModel over `model`, frozen and steered in place; with identity RSPs its logits stay bit-identical.
 
     With alpha > 0 and BatchNorm layers, batch statistics are mixed in from the first forward on, as Eq. 10 asks.
 
@@ -47,11 +42,12 @@ def get_spear_model(
         model: any image classifier: transformers, timm, torchvision or your own nn.Module.
         config: what to steer and how to learn; the default is SpearConfig().
         adapter_name: the name of the first adapter, active at once.
-        boundaries: where z_0..z_L are, if they are known better than `find_boundaries` finds them; verified all the same.
+        boundaries: where z_0..z_L are, if you know better than `find_boundaries`; verified all the same.
         inputs: an example input (tensor, or dict of keyword arguments) for the probe, where none can be made up.
 
     Raises:
-        NoBoundariesError, BoundaryNotFoundError, AlreadySteeredError, CompiledBaseError, LaunchError: nothing is changed.
+        NoBoundariesError, BoundaryNotFoundError, AlreadySteeredError, CompiledBaseError, LaunchError: nothing is
+            changed.
     """
     return SpearModel(model, config or SpearConfig(), adapter_name=adapter_name, boundaries=boundaries, inputs=inputs)
 
@@ -59,7 +55,9 @@ def get_spear_model(
 class SpearModel(nn.Module):
     """A frozen base model with named adapters of RSPs; attributes it lacks are looked up on the base.
 
-    Args: as `get_spear_model`.
+    Args:
+        base, config, adapter_name, boundaries, inputs: as for `get_spear_model`.
+        probe: False takes `boundaries` as they are, where an earlier probe of this very base has proved them.
 
     Attributes:
         base_model: the model that was handed in, steered by hooks; its state_dict keys are what they were.
@@ -79,59 +77,35 @@ class SpearModel(nn.Module):
         adapter_name: str = "default",
         boundaries: Sequence[Boundary] | None = None,
         inputs: Any = None,
+        probe: bool = True,
     ) -> None:
         super().__init__()
-        _refuse_unsteerable(base)
-        _check_name(adapter_name, ())
+        refuse_unsteerable(base)
+        check_name(adapter_name)
         if boundaries is None:
             found = find_boundaries(base, config.num_groups, stem=config.stem, inputs=inputs)
         else:
-            found = verify_boundaries(base, list(boundaries), inputs)
+            found = verify_boundaries(base, list(boundaries), inputs) if probe else list(boundaries)
         chosen = select_boundaries(found, config.boundaries)  # refused, if at all, before anything is changed
 
         self.base_model = base
         self.boundaries = found
         self.adapters = nn.ModuleDict()
         self.peft_config: dict[str, SpearConfig] = {}
+        self._grouping = (config.num_groups, config.stem)
         self._switch = Switch()
         self._sites = [Site(b, self.adapters, self._switch) for b in found]
         self._mixing = {name: AlphaMixing(self._switch) for name, _ in batch_norms(base)}
-        self._requires_grad = {name: p.requires_grad for name, p in base.named_parameters()}
-        self._training = {name: m.training for name, m in base.named_modules()}
-        base.requires_grad_(False)
-        base.eval()
-        self._handles = self._register_hooks()
+        self._attachment = Attachment(base, self._sites, self._mixing, self._switch)
         self._add(adapter_name, config, chosen)
         self.set_adapter(adapter_name)
         self.training = False
 
     # --- attaching and undoing -----------------------------------------------------------------------------------
 
-    def _register_hooks(self) -> list[Any]:
-        base = self.base_model
-        handles = []
-        for site in self._sites:
-            module = base.get_submodule(site.boundary.module)
-            if site.boundary.where == "in":
-                handles.append(module.register_forward_pre_hook(site.before, prepend=True, with_kwargs=True))
-            else:  # before any hook that records hidden states, so that they show the steered tensor
-                handles.append(module.register_forward_hook(site.after, prepend=True))
-        handles += [base.get_submodule(name).register_forward_pre_hook(hook) for name, hook in self._mixing.items()]
-        self._check = FireCheck(base, self._sites, self._switch)
-        handles.append(base.register_forward_pre_hook(self._check.begin, prepend=True))
-        handles.append(base.register_forward_hook(self._check.end))
-        return handles
-
     def unload(self) -> nn.Module:
-        """The base exactly as it came in: hooks gone, requires_grad and training flags restored; adapters are kept here."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-        for name, parameter in self.base_model.named_parameters():
-            parameter.requires_grad_(self._requires_grad.get(name, True))
-        for name, module in self.base_model.named_modules():
-            module.training = self._training.get(name, module.training)
-        return self.base_model
+        """The base exactly as it came in: hooks gone, requires_grad and training flags restored; adapters stay here."""
+        return self._attachment.undo()
 
     def get_base_model(self) -> nn.Module:
         """The base, still steered by the active adapter; `unload` gives it back as it was."""
@@ -148,11 +122,31 @@ class SpearModel(nn.Module):
 
     # --- calling -------------------------------------------------------------------------------------------------
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the base returns for these arguments, steered by the active adapter; never learns."""
-        if not self._handles:
+    def forward(self, *args: Any, adapter_names: Sequence[str | None] | None = None, **kwargs: Any) -> Any:
+        """What the base returns for these arguments, steered by the active adapter; never learns.
+
+        Args:
+            adapter_names: one name for each image of the batch, in place of the active adapter; None (or PEFT's
+                "__base__") leaves that image to the source.
+
+        Raises:
+            AdapterNotFoundError, ConfigError, InputError: names that are not here, that mix statistics differently, or
+                that are not as many as there are images.
+        """
+        if not self._attachment.is_attached:
             raise RuntimeError("this SpearModel was unloaded; call get_spear_model(base) to steer the base again")
-        return self.base_model(*args, **kwargs)
+        if adapter_names is None:
+            return self.base_model(*args, **kwargs)
+        rows = [None if name == "__base__" else name for name in adapter_names]
+        names = tuple(dict.fromkeys(name for name in rows if name is not None))
+        alpha = self._common_alpha(names)
+        if alpha > 0 and None in rows and self._mixing:
+            raise ConfigError(
+                f"adapters {names} have alpha={alpha:g}, which mixes the statistics of the whole batch, so no image of "
+                "it can be left to the source; give those a batch of their own, inside disable_adapter()"
+            )
+        with self._switch.steering(names, alpha, tuple(rows)):
+            return self.base_model(*args, **kwargs)
 
     def train(self, mode: bool = True) -> "SpearModel":
         """Sets only this flag: the frozen base stays in evaluation mode, so nothing random or running ever moves."""
@@ -167,6 +161,10 @@ class SpearModel(nn.Module):
                 raise
             return getattr(self.base_model, name)
 
+    def sharing(self, share: Share | None) -> AbstractContextManager[None]:
+        """Inside, batch statistics are those of the global batch, of which this process has a slice."""
+        return self._switch.sharing(share)
+
     # --- adapters ------------------------------------------------------------------------------------------------
 
     def add_adapter(self, adapter_name: str, config: SpearConfig | None = None) -> None:
@@ -175,19 +173,16 @@ class SpearModel(nn.Module):
         Raises:
             AdapterNameError, BoundaryNotFoundError, ConfigError: nothing is changed.
         """
-        config = config or SpearConfig()
-        _check_name(adapter_name, self.peft_config)
-        if config.num_groups != self._grouping()[0] or config.stem != self._grouping()[1]:
+        num_groups, stem = self._grouping
+        config = config or SpearConfig(num_groups=num_groups, stem=stem)
+        check_name(adapter_name, self.peft_config)
+        if (config.num_groups, config.stem) != self._grouping:
             raise ConfigError(
                 f"num_groups={config.num_groups}, stem={config.stem!r} differ from the adapters here "
-                f"({self._grouping()[0]}, {self._grouping()[1]!r}), which share the boundaries of one model; "
+                f"({num_groups}, {stem!r}), which share the boundaries of one model; "
                 "use the same, or unload() and call get_spear_model again"
             )
         self._add(adapter_name, config, select_boundaries(self.boundaries, config.boundaries))
-
-    def _grouping(self) -> tuple[int | None, str]:
-        first = next(iter(self.peft_config.values()))
-        return first.num_groups, first.stem
 
     def _add(self, name: str, config: SpearConfig, chosen: list[Boundary]) -> None:
         device = next((p.device for p in self.base_model.parameters()), torch.device("cpu"))
@@ -196,19 +191,15 @@ class SpearModel(nn.Module):
         self.peft_config[name] = copy.deepcopy(config)
 
     def set_adapter(self, adapter_name: str | Sequence[str] | None) -> None:
-        """Steer by this adapter from now on; by several, one after the other at each boundary; or, with None, not at all.
+        """Steer by this adapter from now on; by several, one after the other at each boundary; or by none (None).
 
         Raises:
             AdapterNotFoundError, ConfigError: the active adapter stays what it was.
         """
         names = (adapter_name,) if isinstance(adapter_name, str) else tuple(adapter_name or ())
-        for name in names:
-            self._require(name)
-        alphas = {self.peft_config[name].alpha for name in names}
-        if len(alphas) > 1:
-            raise ConfigError(f"adapters {names} have different alpha {sorted(alphas)}; only equal ones can be composed")
+        alpha = self._common_alpha(names)
         self._switch.active = names
-        self._switch.alpha = alphas.pop() if alphas else 0.0
+        self._switch.alpha = alpha
 
     def delete_adapter(self, adapter_name: str) -> None:
         """Forget an adapter. Where it was active, no other takes its place: the model answers as the source."""
@@ -247,9 +238,20 @@ class SpearModel(nn.Module):
         """How many batch-norm calls had one value a channel, and were answered with the source's statistics."""
         return sum(hook.used_source for hook in self._mixing.values())
 
+    def _common_alpha(self, names: Sequence[str]) -> float:
+        """The alpha that these adapters share; 0 for none of them."""
+        alphas = {self.peft_config[name].alpha for name in names if self._require(name) is not None}
+        if len(alphas) > 1:
+            raise ConfigError(
+                f"adapters {tuple(names)} have different alpha {sorted(alphas)}; only equal ones act together"
+            )
+        return alphas.pop() if alphas else 0.0
+
     def _require(self, name: str) -> nn.ModuleDict:
         if name not in self.peft_config:
-            raise AdapterNotFoundError(f"no adapter {name!r} here; there are {sorted(self.peft_config)}; add_adapter makes one")
+            raise AdapterNotFoundError(
+                f"no adapter {name!r} here; there are {sorted(self.peft_config)}; add_adapter makes one"
+            )
         adapter = self.adapters[name]
         assert isinstance(adapter, nn.ModuleDict)
         return adapter
@@ -257,7 +259,7 @@ class SpearModel(nn.Module):
     # --- parameters ----------------------------------------------------------------------------------------------
 
     def rsps(self, adapter_name: str | None = None) -> dict[int, list[RSP]]:
-        """depth -> its RSPs (several where a boundary is several tensors), of the active adapter unless one is named."""
+        """depth -> its RSPs (several where a boundary is several tensors); the active adapter's unless one is named."""
         name = adapter_name or self.active_adapter
         adapter = self._require(name) if name is not None else nn.ModuleDict()
         by_depth: dict[int, list[RSP]] = {}
@@ -288,14 +290,51 @@ class SpearModel(nn.Module):
         return {key: value.detach().clone() for key, value in state.items()}
 
     @torch.no_grad()
-    def restore(self, state: dict[str, Tensor], adapter_name: str | None = None) -> None:
-        """Put a snapshot back, in place; its keys must be this adapter's."""
+    def restore(self, state: Mapping[str, Tensor], adapter_name: str | None = None) -> None:
+        """Put a snapshot back, in place: optimizers and compiled graphs keep their references.
+
+        Raises:
+            AdapterLoadError: keys or shapes that are not this adapter's; nothing is changed.
+        """
         name = adapter_name or self.active_adapter
         own = self._require(name).state_dict() if name is not None else {}
-        if own.keys() != state.keys():
-            raise AdapterNotFoundError(f"a snapshot of {sorted(state)} does not fit adapter {name!r}, which has {sorted(own)}")
+        wanted, given = ({key: tuple(value.shape) for key, value in s.items()} for s in (own, state))
+        if wanted != given:
+            raise AdapterLoadError(f"a snapshot of {given} does not fit adapter {name!r}, which has {wanted}")
         for key, value in state.items():
             own[key].copy_(value)
+
+    def set_scale(self, scale: float, adapter_name: str | None = None) -> dict[str, Tensor]:
+        """Move an adapter along the line from the source, in place: gamma' = 1 + s (gamma - 1), beta' = s beta.
+
+        0 is the source, 1 changes nothing; a second call starts from what the first one left.
+
+        Returns:
+            The state before, for `restore`.
+        """
+        check_weights([scale])
+        before = self.snapshot(adapter_name)
+        self.restore(weighted_state([before], [scale]), adapter_name)
+        return before
+
+    def add_weighted_adapter(self, adapters: Sequence[str], weights: Sequence[float], adapter_name: str) -> None:
+        """A further adapter, sum_i w_i of the others' distances from the identity; not active until `set_adapter`.
+
+        It takes the first one's configuration, with the boundaries of all.
+
+        Raises:
+            AdapterNotFoundError, AdapterNameError, ConfigError: nothing is changed.
+        """
+        check_weights(weights, len(adapters))
+        check_name(adapter_name, self.peft_config)
+        self._common_alpha(adapters)
+        state = weighted_state([self.snapshot(name) for name in adapters], weights)
+        chosen = [b for b in self.boundaries if f"{b.key}.gamma" in state]
+        config = self.peft_config[adapters[0]]
+        if [b.key for b in chosen] != list(self._require(adapters[0])):
+            config = replace(config, boundaries=tuple(sorted({b.depth for b in chosen})))
+        self._add(adapter_name, config, chosen)
+        self.restore(state, adapter_name)
 
     def get_nb_trainable_parameters(self) -> tuple[int, int]:
         """(parameters of the active adapter, parameters of base and active adapter)."""
@@ -305,7 +344,9 @@ class SpearModel(nn.Module):
     def print_trainable_parameters(self) -> None:
         """Prints `trainable params: 128 || all params: 25,557,160 || trainable%: 0.0005`."""
         trainable, total = self.get_nb_trainable_parameters()
-        print(f"trainable params: {trainable:,d} || all params: {total:,d} || trainable%: {100 * trainable / total:.4f}")
+        print(
+            f"trainable params: {trainable:,d} || all params: {total:,d} || trainable%: {100 * trainable / total:.4f}"
+        )
 
     # --- files: thin doors to the rooms above, imported when they are opened ---------------------------------------
 
@@ -321,31 +362,3 @@ class SpearModel(nn.Module):
         from spear_hf.state import load_spear_model
 
         return load_spear_model(model, folder, **options)
-
-
-def _refuse_unsteerable(base: nn.Module) -> None:
-    """Raise where hooks would be skipped, doubled or lost."""
-    if isinstance(base, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-        raise LaunchError(
-            f"{type(base).__name__} is not steered itself; pass model.module: Spear keeps the processes in step by its own"
-        )
-    if isinstance(base, torch.jit.ScriptModule):
-        raise CompiledBaseError("a scripted model skips hooks; steer the nn.Module it was made from")
-    if hasattr(base, "_orig_mod") or any(m._compiled_call_impl is not None for m in base.modules()):
-        raise CompiledBaseError(
-            "this model is already compiled, and compiled code skips hooks that come later; call "
-            "get_spear_model(model) first and torch.compile the SpearModel"
-        )
-    if any(isinstance(getattr(h, "__self__", None), FireCheck) for h in base._forward_hooks.values()):
-        raise AlreadySteeredError("this model is steered already; use its SpearModel.add_adapter, or unload() it first")
-
-
-def _check_name(name: object, taken: Any) -> None:
-    """Raise AdapterNameError for a name that could not be a folder, a key and a state_dict prefix."""
-    if not isinstance(name, str) or not name or any(c in name for c in "./\\") or name in RESERVED_NAMES:
-        raise AdapterNameError(
-            f"adapter_name={name!r} is not allowed: not empty, no dot or slash, not one of {RESERVED_NAMES}; "
-            'try "fog-5" rather than "fog.5"'
-        )
-    if name in taken:
-        raise AdapterNameError(f"adapter {name!r} exists already; delete_adapter({name!r}) first, or take another name")
