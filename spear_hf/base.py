@@ -8,19 +8,22 @@ from torch import nn
 from spear_hf.errors import ModelNotFoundError
 
 
-def load_base_model(name: str, *, revision: str | None = None, checkpoint: str | Path | None = None) -> nn.Module:
-    """A pretrained image classifier in evaluation mode.
+def load_base_model(
+    name: str, *, revision: str | None = None, checkpoint: str | Path | None = None, pretrained: bool = True
+) -> nn.Module:
+    """An image classifier in evaluation mode, pretrained unless told otherwise.
 
     Args:
         name: a folder that transformers' `save_pretrained` wrote; a timm architecture ("resnet50.a1_in1k",
             "cifar_resnet26"); a Hub id ("microsoft/resnet-50", "timm/resnet50.tv_in1k").
         revision: the commit, branch or tag of a Hub id.
         checkpoint: a .safetensors state_dict to load, strictly, in place of the name's own weights.
+        pretrained: False builds a timm architecture with random weights, which needs no download.
 
     Raises:
         ModelNotFoundError: the name is none of these, its weights cannot be had, or the checkpoint does not fit.
     """
-    model = _build(name, revision, pretrained=checkpoint is None)
+    model = _build(name, revision, pretrained=pretrained and checkpoint is None)
     if checkpoint is not None:
         _load_checkpoint(model, Path(checkpoint))
     return model.eval()
@@ -49,7 +52,10 @@ def _build(name: str, revision: str | None, *, pretrained: bool) -> nn.Module:
         from transformers import AutoModelForImageClassification
 
         return AutoModelForImageClassification.from_pretrained(name, revision=revision or "main")
-    except (OSError, ValueError) as error:  # huggingface_hub's errors are OSErrors, and keep their own words as the cause
+    except (
+        OSError,
+        ValueError,
+    ) as error:  # huggingface_hub's errors are OSErrors, and keep their own words as the cause
         raise _no_weights(name, error) from error
 
 
@@ -64,14 +70,18 @@ def _from_folder(path: Path) -> nn.Module:
     try:
         return AutoModelForImageClassification.from_pretrained(path)
     except (OSError, ValueError) as error:
-        raise ModelNotFoundError(f"{path} is not an image classifier that transformers can load ({_first_line(error)})") from error
+        raise ModelNotFoundError(
+            f"{path} is not an image classifier that transformers can load ({_first_line(error)})"
+        ) from error
 
 
 def _load_checkpoint(model: nn.Module, path: Path) -> None:
     from safetensors.torch import load_file
 
     if not path.is_file():
-        raise ModelNotFoundError(f"there is no checkpoint {path}; give a .safetensors file, or none for the name's own weights")
+        raise ModelNotFoundError(
+            f"there is no checkpoint {path}; give a .safetensors file, or none for the name's own weights"
+        )
     try:
         model.load_state_dict(load_file(path))
     except (RuntimeError, OSError) as error:

@@ -1,0 +1,31 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spear_hf import launch
+from spear_hf.errors import LaunchError
+
+SCRIPT = (
+    "from spear_hf.launch import start_accelerator\nprint('processes', start_accelerator(cpu=True).num_processes)\n"
+)
+
+
+def test_one_process_is_what_was_asked_for() -> None:
+    assert launch.requested_processes() == 1
+
+
+def test_a_lone_process_of_several_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "requested_processes", lambda: 2)
+    with pytest.raises(LaunchError, match=r"2 processes were asked for and 1 runs.*torchrun --nproc_per_node 2"):
+        launch.start_accelerator(cpu=True)
+
+
+@pytest.mark.slow
+def test_accelerate_launch_on_cpus_that_starts_one_process_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "run.py").write_text(SCRIPT)
+    command = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", "--cpu", "--num_processes", "2"]
+    done = subprocess.run([*command, str(tmp_path / "run.py")], capture_output=True, text=True, check=False)
+    assert "LaunchError: 2 processes were asked for and 1 runs" in done.stderr
+    assert done.returncode != 0
