@@ -11,9 +11,14 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from spear_hf.collective import Share
+from spear_hf.moments import batch_statistics
+
 
 class MixingSwitch(Protocol):
-    """Says, at every call, how much of the batch to mix in."""
+    """Says, at every call, how much of the batch to mix in, and what it is a slice of."""
+
+    share: Share | None
 
     def mixing_alpha(self) -> float:
         """alpha of Eq. 10; 0 leaves the layer alone."""
@@ -32,21 +37,6 @@ def batch_norms(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield name, module
 
 
-@torch.no_grad()
-def batch_statistics(x: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Mean and biased variance of (B, C, ...) over everything but the channels, in fp32 (or fp64).
-
-    Returns:
-        (C,), (C,); None where each channel holds a single value, whose variance says nothing.
-    """
-    if x.numel() <= x.shape[1]:
-        return None
-    wide = x if x.dtype == torch.float64 else x.float()
-    dims = [d for d in range(x.dim()) if d != 1]
-    variance, mean = torch.var_mean(wide, dims, correction=0)
-    return mean, variance
-
-
 class AlphaMixing:
     """The forward pre-hook of one BatchNorm layer."""
 
@@ -59,7 +49,7 @@ class AlphaMixing:
         if alpha == 0.0 or not args:
             return None
         x: Tensor = args[0]
-        statistics = batch_statistics(x)
+        statistics = batch_statistics(x, self.switch.share, module.running_mean)  # pyright: ignore[reportArgumentType]
         if statistics is None:
             self.used_source += 1
             return None

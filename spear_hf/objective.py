@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from spear_hf.collective import Share
 from spear_hf.config import SpearConfig
 from spear_hf.rsp import RSP
 
@@ -44,17 +45,34 @@ def entropy_loss(mean_entropy: Tensor, tau: float) -> Tensor:
     return F.relu(mean_entropy - tau)
 
 
-def diversity_loss(logits: Tensor) -> Tensor:
+def batch_means(logits: Tensor, share: Share | None = None) -> tuple[Tensor, Tensor]:
+    """The mean normalised entropy, a scalar in [0, 1], and the mean prediction pbar (K,) of the global batch.
+
+    Args:
+        logits: (B, K), with B = 0 on a process without images.
+        share: the global batch that the logits are a slice of; None where they are all of it.
+    """
+    predictions = _log_probabilities(logits).exp().sum(0)
+    sums = torch.cat([normalized_entropy(logits).sum(0, keepdim=True), predictions])
+    means = sums / len(logits) if share is None else share.sum(sums) / share.total
+    return means[0], means[1:]
+
+
+def diversity_loss(logits: Tensor, share: Share | None = None) -> Tensor:
     """How far the batch's mean prediction is from uniform, KL(pbar || U), in nats (Eq. 8).
 
     Args:
         logits: (B, K).
+        share: as for `batch_means`.
 
     Returns:
         A scalar in [0, log K]; 0 when every class is predicted equally often.
     """
-    mean_prediction = _log_probabilities(logits).exp().mean(0)
-    return math.log(logits.shape[-1]) + torch.special.xlogy(mean_prediction, mean_prediction.clamp_min(1e-38)).sum()
+    return _divergence_from_uniform(batch_means(logits, share)[1])
+
+
+def _divergence_from_uniform(p: Tensor) -> Tensor:
+    return math.log(len(p)) + torch.special.xlogy(p, p.clamp_min(1e-38)).sum()
 
 
 def anchor_loss(rsps: Mapping[int, list[RSP]], growth: float) -> Tensor:
@@ -78,11 +96,13 @@ class Losses(NamedTuple):
     total: Tensor
 
 
-def spear_loss(logits: Tensor, rsps: Mapping[int, list[RSP]], config: SpearConfig) -> Losses:
-    """lambda_ent L_ent + lambda_div L_div + lambda_anchor L_anchor (Eq. 11), with its parts."""
-    mean_entropy = normalized_entropy(logits).mean()
+def spear_loss(
+    logits: Tensor, rsps: Mapping[int, list[RSP]], config: SpearConfig, share: Share | None = None
+) -> Losses:
+    """lambda_ent L_ent + lambda_div L_div + lambda_anchor L_anchor (Eq. 11), with its parts; of the global batch."""
+    mean_entropy, mean_prediction = batch_means(logits, share)
     entropy = entropy_loss(mean_entropy, config.tau)
-    diversity = diversity_loss(logits)
+    diversity = _divergence_from_uniform(mean_prediction)
     anchor = anchor_loss(rsps, config.anchor_growth).to(logits.device)
     total = config.lambda_ent * entropy + config.lambda_div * diversity + config.lambda_anchor * anchor
     return Losses(mean_entropy, entropy, diversity, anchor, total)

@@ -2,10 +2,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spear_hf.batch_stats import AlphaMixing, batch_norms, batch_statistics
+from spear_hf.batch_stats import AlphaMixing, batch_norms
+from spear_hf.moments import batch_statistics
 
 
 class Fixed:
+    share = None
+
     def __init__(self, alpha: float) -> None:
         self.alpha = alpha
 
@@ -18,7 +21,12 @@ def norm(kind: type[nn.Module] = nn.BatchNorm2d) -> nn.Module:
     layer = kind(4)
     layer.load_state_dict(
         layer.state_dict()
-        | {"running_mean": torch.randn(4), "running_var": torch.rand(4) + 0.5, "weight": torch.randn(4), "bias": torch.randn(4)}
+        | {
+            "running_mean": torch.randn(4),
+            "running_var": torch.rand(4) + 0.5,
+            "weight": torch.randn(4),
+            "bias": torch.randn(4),
+        }
     )
     return layer.eval()
 

@@ -10,4 +10,3 @@ from spear_hf.methods.source import Source
 METHODS: dict[str, Callable[..., TTAMethod]] = {"source": Source, "bn_adapt": BnAdapt}
 
 __all__ = ["METHODS", "BnAdapt", "Source"]
-

@@ -1,8 +1,11 @@
 """BN-adapt: only the alpha-mixed batch statistics of Eq. 10, without learning (Schneider et al. 2020)."""
 
-from torch import nn
+from typing import Any
+
+from torch import Tensor, nn
 
 from spear_hf.batch_stats import AlphaMixing, batch_norms
+from spear_hf.collective import Share
 from spear_hf.errors import ConfigError
 from spear_hf.methods.source import Source
 
@@ -15,14 +18,22 @@ class BnAdapt(Source):
     Args:
         model: the base; hooks are registered on its BatchNorm layers until `unload`.
         alpha: in [0, 1].
+        accelerator: under several processes the statistics are those of the global batch.
     """
 
-    def __init__(self, model: nn.Module, alpha: float = 0.5) -> None:
+    share: Share | None = None
+
+    def __init__(self, model: nn.Module, alpha: float = 0.5, *, accelerator: Any = None) -> None:
         if not 0 <= alpha <= 1:
             raise ConfigError(f"alpha={alpha!r} is not allowed; it is in [0, 1]; the paper's value is 0.5")
-        super().__init__(model)
+        super().__init__(model, accelerator=accelerator)
         self.alpha = alpha
         self._handles = [m.register_forward_pre_hook(AlphaMixing(self)) for _, m in batch_norms(model)]
+
+    def answer(self, x: Tensor, share: Share) -> Tensor:
+        """The logits of x under the statistics of the global batch."""
+        self.share = share
+        return super().answer(x, share)
 
     def mixing_alpha(self) -> float:
         """alpha of Eq. 10."""

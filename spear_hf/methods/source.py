@@ -6,21 +6,32 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spear_hf.adapt import check_images, logits_of
+from spear_hf.batch import admit, logits_of
+from spear_hf.collective import Processes, Share
 
 
 class Source:
-    """Answers and never learns. The model is put into evaluation mode; `unload` restores its flags."""
+    """Answers and never learns. The model is put into evaluation mode; `unload` restores its flags.
 
-    def __init__(self, model: nn.Module) -> None:
+    Args:
+        model: the base.
+        accelerator: under several processes each answers its slice of the global batch, which may be empty.
+    """
+
+    def __init__(self, model: nn.Module, *, accelerator: Any = None) -> None:
         self.model = model
+        self.processes = Processes(accelerator)
         self._training = {name: m.training for name, m in model.named_modules()}
         model.eval()
 
     @torch.no_grad()
     def step(self, x: Tensor) -> Tensor:
         """The source's logits (B, K)."""
-        check_images(x)
+        x, share = admit(x, self.processes)
+        return self.answer(x, share)[: share.local]
+
+    def answer(self, x: Tensor, share: Share) -> Tensor:
+        """The logits of x, which holds a black image where this process has none."""
         return logits_of(self.model(x))
 
     def reset(self) -> None:
