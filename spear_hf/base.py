@@ -63,7 +63,8 @@ def _from_folder(path: Path) -> nn.Module:
     if not (path / "config.json").is_file():
         what = "is no folder" if not path.is_dir() else "holds no config.json"
         raise ModelNotFoundError(
-            f"{path} {what}; a model folder is what transformers' save_pretrained writes, for example examples/fashion_mnist/resnet"
+            f"{path} {what}; a model folder is what transformers' save_pretrained writes, "
+            "for example examples/fashion_mnist/resnet"
         )
     from transformers import AutoModelForImageClassification
 

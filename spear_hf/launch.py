@@ -29,7 +29,8 @@ def start_accelerator(*, cpu: bool = False) -> "Accelerator":
     if asked > running:
         raise LaunchError(
             f"{asked} processes were asked for and {running} runs; on CPUs start them with "
-            f"`torchrun --nproc_per_node {asked} SCRIPT`, or `accelerate launch --multi_gpu --num_processes {asked} SCRIPT --cpu`; "
+            f"`torchrun --nproc_per_node {asked} SCRIPT`, or "
+            f"`accelerate launch --multi_gpu --num_processes {asked} SCRIPT --cpu`; "
             "on GPUs `accelerate launch --num_processes N SCRIPT` takes at most as many as there are devices"
         )
     return accelerator
@@ -41,7 +42,7 @@ def requested_processes() -> int:
 
 
 def _asked_of_accelerate() -> int:
-    """--num_processes on the command line of the `accelerate launch` that started this process, which tells it nothing."""
+    """--num_processes on the command line of the `accelerate launch` above, which tells this process nothing."""
     import psutil
 
     try:
