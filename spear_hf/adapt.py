@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from spear_hf.arithmetic import deviations
 from spear_hf.batch import admit, logits_of
 from spear_hf.collective import Processes, Share
-from spear_hf.config import SpearConfig
+from spear_hf.config import SpearConfig, differences
 from spear_hf.errors import ConfigError, LaunchError, SpearError
 from spear_hf.model import SpearModel
 from spear_hf.objective import Losses, should_adapt, spear_loss
@@ -173,7 +173,7 @@ class Spear:
         return self.model.adapter_parameters(self.adapter_name)
 
     def reset(self) -> None:
-        """Back to the state at construction (the identity, or the adapter that was loaded): parameters, moments, counters."""
+        """Back to the state at construction, the identity or the adapter that was loaded, moments and counters too."""
         self.model.restore(self._start, self.adapter_name)
         self.optimizer.state.clear()
         self.num_steps = 0
@@ -186,12 +186,17 @@ class Spear:
     def state_dict(self) -> dict[str, Any]:
         """RSPs, Adam's moments, counters and the configuration they belong to."""
         return {
-            "config": self.config.to_dict(),
+            "config": self._configuration(),
             "rsp": self.model.snapshot(self.adapter_name),
             "start": {key: value.clone() for key, value in self._start.items()},
             "optimizer": copy.deepcopy(self.optimizer.state_dict()),
             "num_steps": self.num_steps,
         }
+
+    def _configuration(self) -> dict[str, Any]:
+        """All that must be the same for the same stream to teach the same."""
+        apart = self.processes.count > 1 and not self.sync_batch_stats
+        return self.config.to_dict() | ({"processes": self.processes.count} if apart else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict` of the same configuration and RSPs.
@@ -199,12 +204,8 @@ class Spear:
         Raises:
             SpearError: another configuration, other RSPs, or values that are not finite; nothing is changed.
         """
-        if state["config"] != self.config.to_dict():
-            mine = self.config.to_dict()
-            differ = [f"{k}: {v!r} here {mine.get(k)!r}" for k, v in state["config"].items() if mine.get(k) != v]
-            raise ConfigError(
-                f"this state was learned with another configuration ({'; '.join(differ)}); use that one to resume"
-            )
+        if differ := differences(state["config"], self._configuration()):
+            raise ConfigError(f"this state was learned with another configuration ({differ}); use that one to resume")
         if not all(bool(torch.isfinite(value).all()) for value in state["rsp"].values()):
             raise SpearError("this state holds values that are not finite; resume from an earlier one")
         self.model.restore(state["rsp"], self.adapter_name)
@@ -228,7 +229,7 @@ def unwrap(model: nn.Module) -> tuple[SpearModel, nn.Module]:
     inner = getattr(call, "_orig_mod", call)
     if not isinstance(inner, SpearModel):
         raise ConfigError(
-            f"Spear learns for a SpearModel, compiled or in DistributedDataParallel too, not for a {type(inner).__name__}; "
+            f"Spear learns for a SpearModel, compiled or in DistributedDataParallel too, not a {type(inner).__name__}; "
             "call get_spear_model(model) first"
         )
     return inner, call

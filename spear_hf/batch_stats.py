@@ -67,7 +67,9 @@ def mixing_affine(norm: nn.Module, mean: Tensor, variance: Tensor, alpha: float)
     They are constants of the graph: letting gradients through the statistics costs memory and gains nothing.
     """
     source_mean, source_variance, eps = norm.running_mean, norm.running_var, norm.eps
-    assert isinstance(source_mean, Tensor) and isinstance(source_variance, Tensor) and isinstance(eps, float)
+    assert isinstance(source_mean, Tensor)
+    assert isinstance(source_variance, Tensor)
+    assert isinstance(eps, float)
     source_mean, source_variance = source_mean.to(mean.dtype), source_variance.to(mean.dtype)
     mixed_mean = torch.lerp(source_mean, mean, alpha)
     mixed_variance = torch.lerp(source_variance, variance, alpha)

@@ -89,8 +89,8 @@ class Processes:
     def __init__(self, accelerator: Any = None) -> None:
         if accelerator is None and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             raise LaunchError(
-                f"{dist.get_world_size()} processes run, and without an accelerator each would learn from its own slice "
-                "alone; pass accelerator=Accelerator()"
+                f"{dist.get_world_size()} processes run, and without an accelerator each would learn alone from its "
+                "own slice; pass accelerator=Accelerator()"
             )
         kind = str(getattr(getattr(accelerator, "distributed_type", ""), "value", ""))
         if kind in UNSUPPORTED:

@@ -3,6 +3,7 @@
 import difflib
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
@@ -153,3 +154,9 @@ def _parse_boundaries(value: Any) -> str | tuple[int | str, ...]:
     if len(set(choice)) < len(choice):
         raise ConfigError(f"boundaries={choice!r} names one twice; name each once")
     return choice
+
+
+def differences(found: Mapping[str, Any], mine: Mapping[str, Any]) -> str:
+    """Where two configurations differ, in words: "tau: 0.1, here 0.2"; empty where they are equal."""
+    keys = sorted(found.keys() | mine.keys())
+    return "; ".join(f"{k}: {found.get(k)!r}, here {mine.get(k)!r}" for k in keys if found.get(k) != mine.get(k))

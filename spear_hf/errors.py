@@ -19,6 +19,7 @@
     │   ├── AdapterLoadError        (ValueError)       tensors that are missing, unexpected, misshapen or non-finite
     │   ├── AdapterSaveError        (ValueError)       a state or a folder that must not be saved (into)
     │   └── BaseModelMismatchError  (ValueError)       an adapter that was learned on another base
+    ├── CheckpointError         (ValueError)           the state of another run, or one that cannot be read or written
     ├── MergeError              (NotImplementedError)  RSPs cannot be folded into the weights
     └── LaunchError             (RuntimeError)         processes were asked for that did not start, or a wrapper that cannot work
 
@@ -104,6 +105,10 @@ class AdapterSaveError(AdapterError, ValueError):
 
 class BaseModelMismatchError(AdapterError, ValueError):
     """An adapter that was learned on another base model."""
+
+
+class CheckpointError(SpearError, ValueError):
+    """The state of another run, or one that cannot be read or written."""
 
 
 class MergeError(SpearError, NotImplementedError):

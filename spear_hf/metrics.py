@@ -8,6 +8,16 @@ from torch import Tensor
 from spear_hf.errors import DataError
 
 
+def count_wrong(logits: Tensor, labels: Tensor) -> int:
+    """How many of the answers are wrong: logits (B, K), labels (B,) in 0..K-1; B may be 0."""
+    if len(labels) and (int(labels.max()) >= logits.shape[1] or int(labels.min()) < 0):
+        raise DataError(
+            f"labels {int(labels.min())}..{int(labels.max())} do not fit a model with {logits.shape[1]} classes; "
+            "map the dataset's labels to the model's, or choose the model that was trained on this label set"
+        )
+    return int((logits.argmax(1).cpu() != labels.cpu()).sum())
+
+
 @dataclass
 class ErrorCount:
     """A running classification error."""
@@ -15,15 +25,10 @@ class ErrorCount:
     wrong: int = 0
     total: int = 0
 
-    def update(self, logits: Tensor, labels: Tensor) -> None:
-        """Count one answered batch: logits (B, K), labels (B,) in 0..K-1."""
-        if int(labels.max()) >= logits.shape[1] or int(labels.min()) < 0:
-            raise DataError(
-                f"labels {int(labels.min())}..{int(labels.max())} do not fit a model with {logits.shape[1]} classes; "
-                "map the dataset's labels to the model's, or choose the model that was trained on this label set"
-            )
-        self.wrong += int((logits.argmax(1).cpu() != labels.cpu()).sum())
-        self.total += len(labels)
+    def add(self, wrong: int, total: int) -> None:
+        """Count a batch of `total` answers, `wrong` of them wrong."""
+        self.wrong += wrong
+        self.total += total
 
     @property
     def error(self) -> float:

@@ -1,13 +1,9 @@
 """StepRecord: what one step did, and why it did not learn."""
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
-
 from spear_hf.objective import Losses
-from spear_hf.rsp import RSP
 
 CONFIDENT = "confident: mean entropy below tau"
 NON_FINITE_LOGITS = "the model's logits are not finite"
@@ -24,7 +20,7 @@ class StepRecord:
         entropy: mean normalised entropy of the answer, in [0, 1].
         adapted: whether the RSPs moved.
         skipped: why they did not, or did not on every one of the `steps`; None where all went through.
-        entropy_loss, diversity_loss, anchor_loss, loss: Eqs. 7, 8, 9 and 11 at the first step; None where it was skipped.
+        entropy_loss, diversity_loss, anchor_loss, loss: Eqs. 7, 8, 9 and 11 at the first step; None where skipped.
         gamma_deviation, beta_deviation: ||gamma - 1|| and ||beta|| over all RSPs, after the step.
         single_value_norms: batch-norm calls answered with the source's statistics, since a channel held one value.
     """
@@ -45,15 +41,6 @@ class StepRecord:
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
         return asdict(self)
-
-
-@torch.no_grad()
-def rsp_deviations(rsps: Iterable[RSP]) -> tuple[float, float]:
-    """(||gamma - 1||, ||beta||) over several RSPs."""
-    several = list(rsps)
-    gamma = torch.cat([(rsp.gamma - 1).flatten() for rsp in several])
-    beta = torch.cat([rsp.beta.flatten() for rsp in several])
-    return float(gamma.norm()), float(beta.norm())
 
 
 def loss_fields(losses: Losses | None) -> dict[str, float | None]:

@@ -1,4 +1,4 @@
-"""One optimizer step on the RSPs: gradients of them alone, the same on every process, and only where they are finite."""
+"""One optimizer step on the RSPs: gradients of them alone, the same on every process, and only finite ones."""
 
 from typing import Any
 

@@ -80,7 +80,7 @@ def test_reset_restores_every_bit(net: nn.Module, images: Tensor) -> None:
 def test_a_resumed_learner_goes_on_with_the_same_bits(net: nn.Module, images: Tensor) -> None:
     tta = learner(net)
     tta.step(images)
-    state = {k: v for k, v in tta.state_dict().items()}
+    state = tta.state_dict()
     expected = [tta.step(images) for _ in range(2)]
     tta.reset()
     tta.load_state_dict(state)
@@ -91,7 +91,7 @@ def test_a_state_of_another_configuration_is_refused(net: nn.Module, images: Ten
     tta = learner(net)
     state = tta.state_dict()
     state["config"] = {**state["config"], "tau": 0.5}
-    with pytest.raises(ConfigError, match=r"tau: 0\.5 here 0\.0"):
+    with pytest.raises(ConfigError, match=r"tau: 0\.5, here 0\.0"):
         tta.load_state_dict(state)
 
 

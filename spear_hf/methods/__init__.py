@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-
 from spear_hf.adapt import TTAMethod
 from spear_hf.methods.bn_adapt import BnAdapt
 from spear_hf.methods.source import Source

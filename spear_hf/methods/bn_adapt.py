@@ -44,3 +44,14 @@ class BnAdapt(Source):
         for handle in self._handles:
             handle.remove()
         return super().unload()
+
+    def state_dict(self) -> dict[str, Any]:
+        """alpha, which a resumed run must have too."""
+        return {"alpha": self.alpha}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises ConfigError where the run had another alpha."""
+        if state["alpha"] != self.alpha:
+            raise ConfigError(
+                f"this state is of another configuration (alpha: {state['alpha']}, here {self.alpha}); use that"
+            )
