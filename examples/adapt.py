@@ -90,17 +90,16 @@ def main() -> None:
     if accelerator.is_main_process:
         model.print_trainable_parameters()
 
-    methods: dict[str, Any] = {"source": Source(copy.deepcopy(pristine))}
+    methods: dict[str, Any] = {"source": Source(copy.deepcopy(pristine), accelerator=accelerator)}
     if config.alpha > 0 and any(True for _ in batch_norms(base)):
-        methods["alpha only"] = BnAdapt(copy.deepcopy(pristine), config.alpha)
-    methods["SPeaR"] = Spear(model)
+        methods["alpha only"] = BnAdapt(copy.deepcopy(pristine), config.alpha, accelerator=accelerator)
+    methods["SPeaR"] = Spear(model, accelerator=accelerator)
     facts = {"model": run.model, "base": fingerprint(pristine).to_dict(), "config": config.to_dict()}
     report = evaluate(
         methods,
         stream,
-        device=accelerator.device,
-        progress=accelerator.is_local_main_process,
-        provenance={"processor": processor.describe(), "processes": accelerator.num_processes, **facts},
+        accelerator=accelerator,
+        provenance={"processor": processor.describe(), **facts},
     )
     if accelerator.is_main_process:
         finish(console, report, model, pristine, stream, run)
