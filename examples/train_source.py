@@ -1,7 +1,9 @@
 """Train the two embedded source models on Fashion-MNIST, on a laptop CPU.
 
     python examples/train_source.py --arch resnet --data FASHION_MNIST_FOLDER --output examples/fashion_mnist/resnet
-    python examples/train_source.py --arch vit    --data FASHION_MNIST_FOLDER --output examples/fashion_mnist/vit
+    python examples/train_source.py --arch vit    --data FASHION_MNIST_FOLDER --output examples/fashion_mnist/vit --epochs 16
+    python examples/train_source.py --arch vit    --data FASHION_MNIST_FOLDER --output examples/fashion_mnist/vit \\
+        --resume examples/fashion_mnist/vit --learning-rate 0.0015 --seed 1      # a second learning-rate cycle
     python examples/train_source.py --export --data FASHION_MNIST_FOLDER --output examples/fashion_mnist/test.parquet
 
 The folder holds the four original files (train-images-idx3-ubyte.gz and so on); Debian's package
@@ -156,7 +158,13 @@ def train(args: argparse.Namespace) -> None:
 
     model.eval().save_pretrained(args.output)
     ViTImageProcessor(size={"height": side, "width": side}, image_mean=MEAN, image_std=STD).save_pretrained(args.output)
-    report = {"arch": args.arch, "parameters": model.num_parameters(), "epochs": args.epochs, "seed": args.seed}
+    before = json.loads((args.resume / "training.json").read_text())["epochs"] if args.resume else []
+    report = {
+        "arch": args.arch,
+        "parameters": model.num_parameters(),
+        "epochs": [*before, args.epochs],
+        "seed": args.seed,
+    }
     report |= {"test_error": error(model, test_images, test_labels, side), "held_out_error": held}
     (args.output / "training.json").write_text(json.dumps(report, indent=2) + "\n")
     print(report)
