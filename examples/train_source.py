@@ -1,9 +1,9 @@
 """Train the two embedded source models on Fashion-MNIST, on a laptop CPU.
 
     python examples/train_source.py --arch resnet --data FASHION_MNIST_FOLDER --output examples/fashion_mnist/resnet
-    python examples/train_source.py --arch vit    --data FASHION_MNIST_FOLDER --output examples/fashion_mnist/vit --epochs 16
-    python examples/train_source.py --arch vit    --data FASHION_MNIST_FOLDER --output examples/fashion_mnist/vit \\
-        --resume examples/fashion_mnist/vit --learning-rate 0.0015 --seed 1      # a second learning-rate cycle
+    python examples/train_source.py --arch vit --epochs 16 --data FASHION_MNIST_FOLDER --output runs/vit
+    python examples/train_source.py --arch vit --resume runs/vit --learning-rate 0.0015 --seed 1 \\
+        --data FASHION_MNIST_FOLDER --output examples/fashion_mnist/vit
     python examples/train_source.py --export --data FASHION_MNIST_FOLDER --output examples/fashion_mnist/test.parquet
 
 The folder holds the four original files (train-images-idx3-ubyte.gz and so on); Debian's package

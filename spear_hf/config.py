@@ -57,7 +57,7 @@ class SpearConfig:
         default=2.0,
         metadata=_about("lambda_d = anchor_growth ** d in Eq. 9: deeper RSPs are held closer to the identity."),
     )
-    learning_rate: float = field(default=1e-2, metadata=_about("Adam's learning rate."))
+    learning_rate: float = field(default=0.03, metadata=_about("Adam's learning rate."))
     steps: int = field(
         default=1, metadata=_about("Adaptation steps for each batch; the first reuses the answer's forward.")
     )
