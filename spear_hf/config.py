@@ -47,7 +47,7 @@ class SpearConfig:
         ),
     )
     tau: float = field(
-        default=0.1, metadata=_about("Threshold of both gates on the mean normalised entropy, in [0, 1].")
+        default=0.2, metadata=_about("Threshold of both gates on the mean normalised entropy, in [0, 1].")
     )
     hard_gate: bool = field(default=True, metadata=_about("Skip a batch whose mean normalised entropy is below tau."))
     lambda_ent: float = field(default=1.0, metadata=_about("Weight of the gated entropy, Eq. 7."))
