@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spear_hf.data.domains import Domain
 from spear_hf.data.labels import LabelMap
 from spear_hf.data.processor import Processor
 from spear_hf.data.rendering import Recipe, render
@@ -43,8 +44,7 @@ class Stream:
         schedule: which of them come when, under which corruption.
         recipe: how they are corrupted.
         protocol: its name; under "single" a method is reset at every `is_domain_start`.
-        labels: (N,) int64 by sample id, in the model's numbering, or None.
-        label_map: how the source's classes were found among the model's.
+        label_map: from the source's labels to the model's numbering; None for a source without labels.
         processor: from uint8 images to pixel_values; None leaves them as they are.
         skip_broken: leave broken images out, and keep their ids in `skipped`, rather than raise.
         num_workers: processes that prepare batches ahead; the batches are the same for any number.
@@ -57,7 +57,6 @@ class Stream:
         recipe: Recipe,
         *,
         protocol: str,
-        labels: np.ndarray | None = None,
         label_map: LabelMap | None = None,
         processor: Processor | None = None,
         skip_broken: bool = False,
@@ -69,14 +68,15 @@ class Stream:
         self.num_workers = num_workers
         self.skipped: set[int] = set()
         self._source, self._recipe = source, recipe
-        self._labels, self._label_map = labels, label_map
+        self._label_map = label_map
         self._skip_broken = skip_broken
+        self._rank, self._world = 0, 1
         self._start = self._next = 0
 
     @property
     def domains(self) -> list[str]:
         """Names of the domains, each once, in the order in which `domain_index` counts them."""
-        return [str(domain) for domain in self.schedule.plan.domains]
+        return [str(domain) for domain in self.schedule.domains]
 
     @property
     def class_subset(self) -> Tensor | None:
@@ -98,13 +98,31 @@ class Stream:
 
     def __iter__(self) -> Iterator[StreamBatch]:
         numbers, self._start = self._numbers(self._start), 0
+        starts_domain = False
         for number, item in zip(numbers, self._items(numbers), strict=False):
             if isinstance(item, SpearError):
                 raise item
             made, broken = item
             self.skipped.update(broken)
             self._next = number + 1
+            starts_domain |= made["is_domain_start"]
+            if broken and not len(made["index"]) and self._world == 1:
+                continue  # every image was broken; with several processes the others may have some, and wait
+            made["is_domain_start"], starts_domain = starts_domain, False
             yield made
+
+    def shard(self, rank: int, world: int) -> "Stream":
+        """What process `rank` of `world` sees: its slice of every batch, the same batches for any `world`.
+
+        Slices differ by one image at most; where a batch has fewer images than there are processes, some are empty.
+        The state of a shard is that of the stream: a run may go on with another number of processes.
+        """
+        if not 0 <= rank < world:
+            raise DataError(f"rank={rank} and world={world}; ranks count from 0 to world - 1")
+        part = copy(self)
+        part.skipped = set()
+        part._rank, part._world = rank, world
+        return part
 
     def _numbers(self, start: int) -> Iterable[int]:
         end = self.schedule.num_batches
@@ -125,31 +143,41 @@ class Stream:
 
     def _make(self, number: int) -> tuple[StreamBatch, list[int]]:
         plan = self.schedule.batch(number)
-        pixels, kept, broken = self._pixels(plan)
-        ids = plan.ids[kept]
+        part = plan.part(self._rank, self._world)
+        domains = [self.schedule.domains[i] for i in part.domains]
+        images, broken = render(self._source, self._recipe, part.ids, domains, skip_broken=self._skip_broken)
+        kept = [place for place, image in enumerate(images) if image is not None]
         made = StreamBatch(
-            pixel_values=pixels,
-            labels=None if self._labels is None else torch.from_numpy(self._labels[ids]),
-            index=torch.from_numpy(ids),
+            pixel_values=self._pixels([image for image in images if image is not None], plan),
+            labels=self._labels(part.ids[kept], [domains[place] for place in kept]),
+            index=torch.from_numpy(part.ids[kept]),
             domain=plan.domain,
-            domain_index=torch.from_numpy(plan.domains[kept]),
+            domain_index=torch.from_numpy(part.domains[kept]),
             is_domain_start=plan.is_domain_start,
-            position=plan.position,
+            position=part.position,
             batch=number,
         )
         return made, broken
 
-    def _pixels(self, plan: BatchPlan) -> tuple[Tensor, list[int], list[int]]:
-        """The pixel values of a batch, the places in it that could be decoded, and the sample ids that could not."""
-        domains = [self.schedule.plan.domains[i] for i in plan.domains]
-        images, broken = render(self._source, self._recipe, plan.ids, domains, skip_broken=self._skip_broken)
-        kept = [place for place, image in enumerate(images) if image is not None]
-        whole = [image for image in images if image is not None]
-        if not whole:
-            raise DataError(f"no image of batch {plan.number} could be decoded; repair the source")
+    def _pixels(self, images: list[np.ndarray], plan: BatchPlan) -> Tensor:
+        """The pixel values of some images of a batch; of none, in the shape that the others of the batch have."""
         if self.processor is not None:
-            return self.processor(whole), kept, broken
-        return _stack(whole), kept, broken
+            return self.processor(images)
+        if images:
+            return _stack(images)
+        one, _ = render(self._source, self._recipe, plan.ids[:1], [self.schedule.domains[plan.domains[0]]])
+        return _stack([image for image in one if image is not None])[:0]
+
+    def _labels(self, ids: np.ndarray, domains: list[Domain]) -> Tensor | None:
+        """(n,) int64 of some sample ids, each under its domain, in the model's numbering."""
+        if self._label_map is None:
+            return None
+        labels = torch.empty(len(ids), dtype=torch.int64)
+        for domain in dict.fromkeys(domains):
+            places = [place for place, other in enumerate(domains) if other == domain]
+            if (found := self._source.labels(ids[places], domain)) is not None:
+                labels[places] = torch.from_numpy(self._label_map(found))
+        return labels
 
     def state_dict(self) -> dict[str, Any]:
         """The number of the next batch, and a hash of all that decides what the batches are."""
@@ -183,16 +211,23 @@ class Stream:
             "source": self._source.describe(),
             "domains": self.domains,
             "protocol": self.protocol,
-            "images_per_cycle": sum(segment.length for segment in schedule.plan.segments),
+            "images_per_cycle": schedule.images_per_cycle,
             "cycles": schedule.cycles,
             "batch_size": schedule.batch_size,
             "order_hash": schedule.order_hash(),
-            "corruption": self._recipe.describe(schedule.plan.domains),
+            "corruption": self._recipe.describe(schedule.domains),
             "labels": None if self._label_map is None else self._label_map.how,
-            "label_hash": None if self._labels is None else _hash(self._labels),
+            "label_hash": self._label_hash(),
             "processor": None if self.processor is None else self.processor.describe(),
             "skip_broken": self._skip_broken,
         }
+
+    def _label_hash(self) -> str | None:
+        """A hash of all labels in the first domain; None for a source that cannot tell them beforehand."""
+        if self._label_map is None or self._source.window is not None:
+            return None
+        labels = self._source.labels(np.arange(len(self._source)), self.schedule.domains[0])
+        return None if labels is None else blake2b(labels.astype("<i8").tobytes(), digest_size=8).hexdigest()
 
 
 def _stack(images: list[np.ndarray]) -> Tensor:
@@ -201,10 +236,6 @@ def _stack(images: list[np.ndarray]) -> Tensor:
         shown = ", ".join(f"{height}x{width}" for height, width in sorted(sizes)[:4])
         raise DataError(f"images of several sizes ({shown}) do not stack; pass processor=load_processor(model)")
     return torch.from_numpy(np.stack(images))
-
-
-def _hash(array: np.ndarray) -> str:
-    return blake2b(np.ascontiguousarray(array, "<i8").tobytes(), digest_size=8).hexdigest()
 
 
 class _Batches:

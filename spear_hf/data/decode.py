@@ -1,5 +1,6 @@
 """Image files and arrays of every common kind to uint8 RGB."""
 
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 
@@ -14,7 +15,7 @@ _SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I;16N", "I")
 _UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)  # what Pillow raises for a bad file
 
 
-def decode_rgb(image: Encoded, what: str) -> np.ndarray:
+def decode_rgb(image: Encoded, locate: Callable[[], str]) -> np.ndarray:
     """(H, W, 3) uint8 RGB, upright.
 
     Grey is repeated three times, 16 bits are scaled to 8 (Pillow would clip them to white), transparency is laid on
@@ -22,20 +23,20 @@ def decode_rgb(image: Encoded, what: str) -> np.ndarray:
 
     Args:
         image: the bytes or path of an image file, a PIL image, or an array (H, W), (H, W, 1), (H, W, 3) or (H, W, 4).
-        what: what to call the image in an error: "row 17 of test.parquet".
+        locate: what to call the image in an error, asked only then: "row 17 of test.parquet".
 
     Raises:
-        DataError: a truncated or unreadable file, or an array that is no image; names `what`.
+        DataError: a truncated or unreadable file, or an array that is no image; says which.
     """
     if isinstance(image, np.ndarray):
-        return _from_array(image, what)
+        return _from_array(image, locate)
     try:
         if isinstance(image, Image.Image):
             return _from_pil(image)
         with Image.open(BytesIO(image) if isinstance(image, bytes) else image) as opened:
             return _from_pil(opened)
     except _UNREADABLE as error:
-        raise DataError(f"{what} cannot be decoded ({error}); repair the file, or pass skip_broken=True") from error
+        raise DataError(f"{locate()} cannot be decoded ({error}); repair it, or pass skip_broken=True") from error
 
 
 def _from_pil(image: Image.Image) -> np.ndarray:
@@ -50,12 +51,14 @@ def _from_pil(image: Image.Image) -> np.ndarray:
     return np.asarray(image.convert("RGB"))
 
 
-def _from_array(array: np.ndarray, what: str) -> np.ndarray:
+def _from_array(array: np.ndarray, locate: Callable[[], str]) -> np.ndarray:
     if array.dtype == np.uint16:
         array = (array // 257).astype(np.uint8)
     if array.dtype != np.uint8 or array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)):
         came = f"{array.dtype} array of shape {array.shape}"
-        raise DataError(f"{what} is a {came}; images are uint8 (H, W), (H, W, 1), (H, W, 3) or (H, W, 4): convert it")
+        raise DataError(
+            f"{locate()} is a {came}; images are uint8 (H, W), (H, W, 1), (H, W, 3) or (H, W, 4): convert it"
+        )
     if array.ndim == 3 and array.shape[2] == 4:
         return _from_pil(Image.fromarray(array, "RGBA"))
     return array if array.ndim == 3 and array.shape[2] == 3 else _three_channels(array.reshape(array.shape[:2]))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from spear_hf.data.corruptions import resolve_corruptions
+from spear_hf.data.corruptions import CORRUPTIONS, resolve_corruptions
 from spear_hf.errors import DataError
 
 CLEAN_NAMES = ("clean", "none")
@@ -90,3 +90,37 @@ def resolve_domains(
     if not found:
         resolve(words)  # says that there are none, and what there could be
     return tuple(dict.fromkeys(found))
+
+
+def resolve_held_domains(
+    corruptions: str | Iterable[str], severity: float | Sequence[float], held: Sequence[Domain], name: str
+) -> tuple[Domain, ...]:
+    """As `resolve_domains`, for a source that holds corrupted images: its own names count, and nothing else exists.
+
+    "all" is the 15, or all that it holds where it holds none of them (ImageNet-C-bar, ImageNet-3DCC).
+
+    Raises:
+        DataError: a domain that it does not hold.
+    """
+    names = list(dict.fromkeys(corruption for domain in held for corruption, _ in domain.steps))
+
+    def resolve(words: list[str]) -> list[str]:
+        if words == ["all"] and not set(names) & set(CORRUPTIONS):
+            return names
+        return [found for word in words for found in ([word] if word in names else resolve_corruptions([word]))]
+
+    domains = resolve_domains(corruptions, severity, resolve)
+    if absent := [str(domain) for domain in domains if domain not in held]:
+        shown = ", ".join(absent[:4]) + (f" and {len(absent) - 4} more" if len(absent) > 4 else "")
+        raise DataError(f"{name} does not hold {shown}; pass corruptions= and severity= from {_summary(held)}")
+    return domains
+
+
+def _summary(held: Sequence[Domain]) -> str:
+    """ "fog/1,2,3,4,5, snow/5": what a source holds, in one line."""
+    levels: dict[str, list[str]] = {}
+    for domain in held:
+        for corruption, severity in domain.steps:
+            levels.setdefault(corruption, []).append(f"{severity:g}")
+    words = [f"{corruption}/{','.join(severities)}" for corruption, severities in levels.items()]
+    return ", ".join([*words, *(["clean"] if CLEAN in held else [])])

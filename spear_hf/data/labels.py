@@ -23,17 +23,31 @@ class LabelMap:
     """A model's class for each class of a source.
 
     Args:
-        table: (S,) int64, model class of source class s.
+        table: (S,) int64, model class of source class s; None takes numbers as they are.
         how: what the classes were matched by; "source" where no model's classes were given.
         subset: (S,) int64, the sorted model classes that can occur, where the source has fewer classes than the model.
     """
 
-    table: np.ndarray
+    table: np.ndarray | None
     how: Literal["wnid", "name", "index", "source"]
     subset: np.ndarray | None = None
 
     def __call__(self, labels: np.ndarray) -> np.ndarray:
-        """(N,) int64 model classes of (N,) source classes."""
+        """(N,) int64 model classes of (N,) source classes.
+
+        Raises:
+            DataError: a number beyond the classes, or a negative one (a split whose labels are withheld).
+        """
+        low, high = (int(labels.min()), int(labels.max())) if len(labels) else (0, 0)
+        if low < 0:
+            raise DataError(f"labels go down to {low}, as in a split whose labels are withheld; pass label_column=None")
+        if self.table is None:
+            return labels
+        if high >= len(self.table):
+            raise DataError(
+                f"labels go up to {high}, but there are {len(self.table)} classes; choose another label_column, "
+                "or give the column its class names (datasets.ClassLabel)"
+            )
         return self.table[labels]
 
 
@@ -47,16 +61,18 @@ def has_wnids(model: ClassNames | None) -> bool:
     return any(is_wnid(name) for entry in model or () for name in _names(entry))
 
 
-def match_classes(source: Sequence[str], model: ClassNames | None) -> LabelMap:
+def match_classes(source: Sequence[str] | None, model: ClassNames | None) -> LabelMap:
     """Find each class of a source among the classes of a model.
 
     Args:
-        source: S class names or WordNet ids.
+        source: S class names or WordNet ids; None where labels are bare numbers, which are taken as they are.
         model: K classes, each with a name or with several (WordNet id, full name, ...); None keeps the source's order.
 
     Raises:
         DataError: classes of the source that the model does not have, or that several of its classes answer to.
     """
+    if source is None:
+        return LabelMap(None, "source") if model is None else LabelMap(np.arange(len(model)), "index")
     if model is None:
         return LabelMap(np.arange(len(source)), "source")
     index = _by_name(model)
@@ -73,25 +89,8 @@ def match_classes(source: Sequence[str], model: ClassNames | None) -> LabelMap:
     )
 
 
-def match_indices(labels: np.ndarray, model: ClassNames | None) -> LabelMap:
-    """The identity, for a source that has numbers and no names.
-
-    Raises:
-        DataError: a number that is no class of the model, or a negative one (a split whose labels are withheld).
-    """
-    low, high = (int(labels.min()), int(labels.max())) if len(labels) else (0, 0)
-    if low < 0:
-        raise DataError(f"labels go down to {low}, as in a split whose labels are withheld; pass label_column=None")
-    if model is not None and high >= len(model):
-        raise DataError(
-            f"labels go up to {high} and have no names, but the model has {len(model)} classes; "
-            "choose another label_column, or give the column class names (datasets.ClassLabel)"
-        )
-    return LabelMap(np.arange(high + 1 if model is None else len(model)), "source" if model is None else "index")
-
-
 def is_monotone(labels: np.ndarray) -> bool:
-    """Whether labels come sorted by class, and there is more than one class."""
+    """Whether labels come sorted by class, and there are several classes."""
     steps = np.diff(labels)
     return bool(steps.any() and ((steps >= 0).all() or (steps <= 0).all()))
 

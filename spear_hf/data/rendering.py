@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +62,15 @@ def make_recipe(
     Raises:
         DataError: a size that no constants exist for.
     """
+    if source.held is not None and (preset != "auto" or jpeg_quality not in ("auto", None)):
+        raise DataError(
+            f"preset={preset!r}, jpeg_quality={jpeg_quality!r}, but the images of {source.name} are corrupted already; "
+            "leave both at 'auto'"
+        )
     if source.held is not None or all(domain.is_clean for domain in domains):
         return Recipe(None, seed)
     if preset == "auto":
-        first = decode_rgb(source.read(np.zeros(1, np.int64), CLEAN)[0], source.locate(0, CLEAN))
+        first = decode_rgb(source.read(np.zeros(1, np.int64), CLEAN)[0], partial(source.locate, 0, CLEAN))
         height, width = first.shape[:2]
         preset = "imagenet" if min(height, width) >= CROP else resolve_preset("auto", height, width).name
     name = resolve_preset(preset, 0, 0).name
@@ -108,7 +114,7 @@ def _decode(
     source: Source, recipe: Recipe, sample_id: int, encoded: Any, domain: Domain, skip_broken: bool
 ) -> np.ndarray | None:
     try:
-        image = decode_rgb(encoded, source.locate(sample_id, domain))
+        image = decode_rgb(encoded, partial(source.locate, sample_id, domain))
     except DataError:
         if skip_broken:
             return None

@@ -33,17 +33,24 @@ class Pool:
         limit: how many of them are shown: a seeded sample, or the first ones where `shuffle` is off.
         seed: of the sample and of the order.
         shuffle: whether the order is a permutation; otherwise it is the source's own.
+        window: how many consecutive images the source can hold at once: the first `limit` are shown, and each window
+            is shuffled in itself. None where it reads in any order.
     """
 
     size: int
     limit: int
     seed: int
     shuffle: bool = True
+    window: int | None = None
 
     def order(self, cycle: int = 0) -> np.ndarray:
         """(limit,) int64 sample ids; every cycle shows the same images, from the second on in another order."""
         if not self.shuffle:
             return np.arange(self.limit)
+        if self.window is not None:
+            rng = order_rng(self.seed, "window", self.window, cycle)
+            windows = np.split(np.arange(self.limit), range(self.window, self.limit, self.window))
+            return np.concatenate([rng.permutation(window) for window in windows])
         first = order_rng(self.seed, "order").permutation(self.size)[: self.limit]
         return first if cycle == 0 else order_rng(self.seed, "order", cycle).permutation(first)
 
@@ -84,6 +91,12 @@ class BatchPlan(NamedTuple):
     ids: np.ndarray
     domains: np.ndarray
 
+    def part(self, rank: int, world: int) -> "BatchPlan":
+        """The share of process `rank` of `world`: consecutive, of sizes that differ by one at most, perhaps empty."""
+        start, stop = len(self.ids) * rank // world, len(self.ids) * (rank + 1) // world
+        cut = {"ids": self.ids[start:stop], "domains": self.domains[start:stop], "position": self.position + start}
+        return self._replace(**cut)
+
 
 class Schedule:
     """A plan cut into batches; the last batch of a segment holds what is left.
@@ -100,32 +113,44 @@ class Schedule:
         if cycles is not None and cycles < 1:
             raise DataError(f"cycles={cycles} is not a positive number; pass 1 or more, or None for an endless stream")
         self.plan = plan
+        self.domains = plan.domains
+        self.segments = plan.segments
         self.batch_size = batch_size
         self.cycles = cycles
-        lengths = [segment.length for segment in plan.segments]
+        lengths = [segment.length for segment in self.segments]
         self._first_batch = [0, *accumulate(-(-length // batch_size) for length in lengths)]
         self._first_image = [0, *accumulate(lengths)]
+        self._last: tuple[tuple[int, int], Draw] | None = None  # a draw is cut into many batches: keep one
 
     @property
     def num_batches(self) -> int | None:
         """Batches in all; None for an endless stream."""
         return None if self.cycles is None else self.cycles * self._first_batch[-1]
 
+    @property
+    def images_per_cycle(self) -> int:
+        """Images in one cycle, over all domains."""
+        return self._first_image[-1]
+
     def batch(self, number: int) -> BatchPlan:
         """Batch `number`, counted from 0."""
         cycle, inside = divmod(number, self._first_batch[-1])
         segment = bisect_right(self._first_batch, inside) - 1
         start = (inside - self._first_batch[segment]) * self.batch_size
-        draw = self.plan.draw(cycle, segment)
+        draw = self._draw(cycle, segment)
         cut = slice(start, start + self.batch_size)
-        position = cycle * self._first_image[-1] + self._first_image[segment] + start
-        name = self.plan.segments[segment].domain
-        return BatchPlan(number, position, name, start == 0, draw.ids[cut], draw.domains[cut])
+        position = cycle * self.images_per_cycle + self._first_image[segment] + start
+        return BatchPlan(number, position, self.segments[segment].domain, start == 0, draw.ids[cut], draw.domains[cut])
+
+    def _draw(self, cycle: int, segment: int) -> Draw:
+        if self._last is None or self._last[0] != (cycle, segment):
+            self._last = (cycle, segment), self.plan.draw(cycle, segment)
+        return self._last[1]
 
     def order_hash(self) -> str:
         """A hash of every (sample id, domain) of a cycle: equal means the same images in the same order."""
-        digest = blake2b(repr([str(domain) for domain in self.plan.domains]).encode(), digest_size=8)
-        for segment in range(len(self.plan.segments)):
+        digest = blake2b(repr([str(domain) for domain in self.domains]).encode(), digest_size=8)
+        for segment in range(len(self.segments)):
             for array in self.plan.draw(0, segment):
                 digest.update(np.ascontiguousarray(array, "<i8").tobytes())
         return digest.hexdigest()

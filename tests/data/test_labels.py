@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from spear_hf.data.labels import is_monotone, match_classes, match_indices
+from spear_hf.data.labels import is_monotone, match_classes
 from spear_hf.errors import DataError
 
 MODEL = [("n01", "ant, pismire"), ("n02", "bee"), ("n03", "house cat"), ("n04", "crane"), ("n05", "crane")]
@@ -19,7 +19,8 @@ def test_wordnet_ids_are_matched_whatever_their_order() -> None:
 
 def test_names_are_matched_without_regard_to_case_and_underscores() -> None:
     found = match_classes(["House_Cat", "BEE"], MODEL)
-    assert (found.how, found.table.tolist()) == ("name", [2, 1])
+    assert found.how == "name"
+    assert found(np.array([0, 1])).tolist() == [2, 1]
 
 
 def test_fewer_classes_are_a_subset_of_the_model() -> None:
@@ -40,7 +41,7 @@ def test_a_name_of_two_classes_is_not_guessed() -> None:
 
 def test_position_decides_where_counts_agree_and_no_name_contradicts() -> None:
     assert match_classes(["ant, pismire", "bee", "cat", "crane", "crane"], MODEL).how == "index"
-    assert match_classes(["LABEL_0", "LABEL_1", "LABEL_2"], WNIDS).table.tolist() == [0, 1, 2]
+    assert match_classes(["LABEL_0", "LABEL_1", "LABEL_2"], WNIDS)(np.arange(3)).tolist() == [0, 1, 2]
 
 
 def test_position_does_not_decide_against_a_name() -> None:
@@ -55,12 +56,18 @@ def test_two_names_of_one_class_are_refused() -> None:
 
 def test_without_a_model_the_source_counts_for_itself() -> None:
     found = match_classes(["b", "a"], None)
-    assert (found.how, found.table.tolist(), found.subset) == ("source", [0, 1], None)
+    assert (found.how, found.subset) == ("source", None)
+    assert found(np.array([1, 0])).tolist() == [1, 0]
 
 
 def test_bare_numbers_are_taken_as_they_are() -> None:
-    assert match_indices(np.array([0, 2]), ["a", "b", "c"]).how == "index"
-    assert match_indices(np.array([0, 2]), None)(np.array([2])).tolist() == [2]
+    assert match_classes(None, ["a", "b", "c"])(np.array([0, 2])).tolist() == [0, 2]
+    assert match_classes(None, None)(np.array([7])).tolist() == [7]
+
+
+def test_a_number_beyond_the_classes_is_refused() -> None:
+    with pytest.raises(DataError, match=r"labels go up to 3, but there are 3 classes; choose another label_column"):
+        match_classes(None, ["a", "b", "c"])(np.array([0, 3]))
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_pixels_are_those_of_the_corruption_under_the_samples_own_id(dataset: Da
     assert np.array_equal(batch["pixel_values"][4].numpy(), expected)
 
 
-@pytest.mark.filterwarnings("ignore:dataset is sorted")
+@pytest.mark.filterwarnings("ignore:dataset comes sorted")
 def test_an_image_is_the_same_in_any_batch_size_limit_and_protocol(dataset: Dataset) -> None:
     def images(**options: Any) -> dict[int, torch.Tensor]:
         stream = load_stream(dataset, corruptions="gaussian_noise", **options)

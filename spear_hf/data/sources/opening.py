@@ -1,27 +1,27 @@
 """From what a user names to a Source."""
 
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from spear_hf.data.sources.folder import FolderSource
+from spear_hf.data.sources.columns import Columns
+from spear_hf.data.sources.domain_rows import split_by_columns
+from spear_hf.data.sources.folder import FolderSource, TreeSource, find_tree, subfolders
+from spear_hf.data.sources.iterable import IterableSource
+from spear_hf.data.sources.layouts import SPLITS, Repository, has_arrays, open_repository, pick_name
 from spear_hf.data.sources.rows import RowSource
 from spear_hf.data.sources.source import Source
 from spear_hf.errors import DataError
 
-if TYPE_CHECKING:
-    from datasets import Dataset
-
-SPLITS = ("test", "validation", "val", "valid", "eval")  # what "auto" takes first; "train" only where it is alone
-
 
 def open_source(
     source: Any,
+    columns: Columns,
     *,
     split: str = "auto",
-    image_column: str = "auto",
-    label_column: str | None = "auto",
-    prefer_wnid: bool = False,
+    config: str = "auto",
+    layout: str = "auto",
+    limit: int | None = None,
+    window: int = 512,
     revision: str | None = None,
 ) -> Source:
     """The Source behind a Dataset, a path or a Hub id.
@@ -29,105 +29,83 @@ def open_source(
     Raises:
         DataError: nothing is there, or it holds no images.
     """
-    if isinstance(source, Path) or (isinstance(source, str) and (Path(source).exists() or looks_like_path(source))):
-        path = Path(source)
-        if is_image_folder(path):
-            root = pick_folder(path, split)
-            return FolderSource(root)
-        dataset, name = load_local(path, split), path.name
-    elif isinstance(source, str):
-        dataset, name = load_from_hub(source, split, revision), source
-    else:
-        dataset = pick_split(source, split)
-        name = dataset_name(dataset)
-    columns = {"image_column": image_column, "label_column": label_column, "prefer_wnid": prefer_wnid}
-    return RowSource(as_dataset(dataset), name, **columns)
+    if isinstance(source, str | Path):
+        repository = Repository(str(source), columns, split, config, revision)
+        is_local = isinstance(source, Path) or Path(source).exists() or looks_like_path(source)
+        return open_path(Path(source), repository, layout) if is_local else open_repository(repository, layout)
+    if isinstance(source, dict):  # a DatasetDict or an IterableDatasetDict
+        source = source[pick_name("split", list(source), split, SPLITS)]
+    return open_dataset(source, columns, limit, window)
+
+
+def open_path(path: Path, repository: Repository, layout: str) -> Source:
+    """The Source in a file or a folder.
+
+    Raises:
+        DataError: it does not exist, or is of another kind.
+    """
+    from datasets import load_dataset, load_from_disk
+
+    if not path.exists():
+        raise DataError(f"{str(path)!r} does not exist; pass a parquet file, a folder of images, a Dataset or a Hub id")
+    if path.is_file():
+        if path.suffix != ".parquet":
+            raise DataError(f"{path.name!r} is no parquet file; pass one, a folder of images, a Dataset or a Hub id")
+        return open_rows(load_dataset("parquet", data_files=str(path), split="train"), path.name, repository.columns)
+    if layout != "auto" or has_arrays(str(path)) or holds_parquet(path):
+        return open_repository(repository, layout)
+    if (path / "state.json").exists() or (path / "dataset_dict.json").exists():
+        return open_source(load_from_disk(str(path)), repository.columns, split=repository.split)
+    if tree := find_tree(path):
+        return TreeSource(path, tree)
+    return FolderSource(pick_folder(path, repository.split))
+
+
+def open_dataset(dataset: Any, columns: Columns, limit: int | None, window: int) -> Source:
+    """The Source of a Dataset or an IterableDataset.
+
+    Raises:
+        DataError: another object, or a streaming dataset without a limit.
+    """
+    from datasets import Dataset, IterableDataset
+
+    if isinstance(dataset, Dataset):
+        return open_rows(dataset, dataset_name(dataset), columns)
+    if not isinstance(dataset, IterableDataset):
+        raise DataError(
+            f"an object of type {type(dataset).__name__} came; pass a Dataset, a path to parquet or images, or a Hub id"
+        )
+    if limit is None or limit < 1:
+        raise DataError(
+            f"limit={limit} and a streaming source, whose length cannot be asked; pass limit=, images a domain"
+        )
+    return IterableSource(dataset, dataset_name(dataset), columns, limit, window)
+
+
+def open_rows(dataset: Any, name: str, columns: Columns) -> Source:
+    """The Source of a Dataset: by domain where its rows name a corruption and a severity."""
+    return split_by_columns(dataset, name, columns) or RowSource(dataset, name, columns)
 
 
 def looks_like_path(source: str) -> bool:
     """Whether a string that is no existing path was meant as one: a Hub id has one slash at most and no suffix."""
+    if "{corruption}" in source:
+        return False
     return source.startswith((".", "/", "~")) or source.count("/") > 1 or source.endswith((".parquet", ".arrow"))
 
 
-def is_image_folder(path: Path) -> bool:
-    """Whether a path is a folder of image files, rather than of parquet files or a saved Dataset.
-
-    Raises:
-        DataError: the path does not exist.
-    """
-    if not path.exists():
-        raise DataError(f"{str(path)!r} does not exist; pass a parquet file, a folder of images, a Dataset or a Hub id")
-    return path.is_dir() and not any(path.glob("*.json")) and not any(path.rglob("*.parquet"))
+def holds_parquet(folder: Path) -> bool:
+    """Whether a folder is a dataset repository, as deep as these are laid out."""
+    return any(any(folder.glob(pattern)) for pattern in ("*.parquet", "*/*.parquet", "*/*/*/*.parquet"))
 
 
 def pick_folder(root: Path, split: str) -> Path:
     """`root`, or the folder of a split below it."""
-    names = [entry.name for entry in root.iterdir() if entry.is_dir()]
-    if split != "auto" and split not in names:
-        raise DataError(f"split={split!r} is no folder in {root.name!r}; there are {', '.join(sorted(names)[:8])}")
-    known = {*SPLITS, "train"}
-    return root / pick_name(names, split) if split != "auto" or (names and known.issuperset(names)) else root
+    names = [folder.name for folder in subfolders(root)]
+    is_split = bool(names) and {*SPLITS, "train"}.issuperset(names)
+    return root / pick_name("split", names, split, SPLITS) if is_split or split != "auto" else root
 
 
-def pick_name(names: Iterable[str], split: str) -> str:
-    """The split to read.
-
-    Raises:
-        DataError: a split that is not there, or "auto" where none is for testing.
-    """
-    names = list(names)
-    if split in names:
-        return split
-    usual = [name for name in SPLITS if name in names] or (names if len(names) == 1 else [])
-    if split != "auto" or not usual:
-        raise DataError(f"split={split!r} is not there or not clear; pass one of {', '.join(map(repr, names))}")
-    return usual[0]
-
-
-def pick_split(source: Any, split: str) -> Any:
-    """The Dataset itself, or the split of a DatasetDict."""
-    return source[pick_name(source, split)] if isinstance(source, dict) else source
-
-
-def load_local(path: Path, split: str) -> Any:
-    """A parquet file, a folder of parquet files, or a folder that `save_to_disk` wrote."""
-    from datasets import load_dataset, load_from_disk
-
-    if path.is_file():
-        if path.suffix != ".parquet":
-            raise DataError(f"{path.name!r} is no parquet file; pass one, a folder of images, a Dataset or a Hub id")
-        return load_dataset("parquet", data_files=str(path), split="train")
-    if (path / "state.json").exists() or (path / "dataset_dict.json").exists():
-        return pick_split(load_from_disk(str(path)), split)
-    return pick_split(load_dataset(str(path)), split)
-
-
-def load_from_hub(name: str, split: str, revision: str | None) -> Any:
-    """A dataset of the Hub, downloaded into the cache."""
-    from datasets import get_dataset_split_names, load_dataset
-    from datasets.exceptions import DatasetNotFoundError
-
-    try:
-        names = get_dataset_split_names(name, revision=revision)
-        return load_dataset(name, split=pick_name(names, split), revision=revision)
-    except (DatasetNotFoundError, ConnectionError, FileNotFoundError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise DataError(f"{name!r} is no path here, and the Hub gave nothing ({reason}); check the name") from error
-
-
-def as_dataset(source: Any) -> "Dataset":
-    """`source`, if it is a Dataset with at least one row."""
-    from datasets import Dataset
-
-    if not isinstance(source, Dataset):
-        raise DataError(
-            f"an object of type {type(source).__name__} came; pass a Dataset, a path to parquet or images, or a Hub id"
-        )
-    if len(source) == 0:
-        raise DataError(f"{dataset_name(source)} has no rows; pass a source with images")
-    return source
-
-
-def dataset_name(source: Any) -> str:
+def dataset_name(dataset: Any) -> str:
     """What to call a Dataset that was handed over."""
-    return getattr(getattr(source, "info", None), "dataset_name", None) or "dataset"
+    return dataset.info.dataset_name or "dataset"

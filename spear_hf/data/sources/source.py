@@ -27,16 +27,21 @@ class Source(Protocol):
         """The domains it holds as corrupted images; None where its images are clean and the stream corrupts them."""
         ...
 
+    @property
+    def window(self) -> int | None:
+        """How many consecutive images it can hold at once; None where it can read in any order."""
+        ...
+
     def __len__(self) -> int:
         """Number of images (in one domain)."""
         ...
 
-    def labels(self) -> np.ndarray | None:
-        """(N,) int64 by sample id, or None without labels."""
+    def labels(self, ids: np.ndarray, domain: Domain) -> np.ndarray | None:
+        """(n,) int64 of some sample ids, or None without labels; `domain` matters to a source that holds several."""
         ...
 
     def read(self, ids: np.ndarray, domain: Domain) -> list[Encoded]:
-        """The images of some sample ids, not decoded yet; `domain` matters to a source that holds several."""
+        """The images of some sample ids, not decoded yet."""
         ...
 
     def locate(self, sample_id: int, domain: Domain) -> str:

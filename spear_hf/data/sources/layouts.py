@@ -1,0 +1,212 @@
+"""How repositories of `datasets`, on the Hub or in a folder, lay out corrupted images; one row each in LAYOUTS."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from spear_hf.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
+from spear_hf.data.domains import Domain
+from spear_hf.data.sources.columns import Columns
+from spear_hf.data.sources.domain_rows import DomainRowSource, domain_of, plain_name, split_by_columns
+from spear_hf.data.sources.npy import NpySource
+from spear_hf.data.sources.rows import RowSource
+from spear_hf.data.sources.source import Source
+from spear_hf.errors import DataError
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+KNOWN_CORRUPTIONS = (*CORRUPTIONS, *EXTRA_CORRUPTIONS)
+SPLITS = ("test", "validation", "val", "valid", "eval")  # what "auto" takes first; "train" only where it is alone
+SEVERITY_SPLIT = re.compile(r"severity[_-]?\d")
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A dataset repository: a Hub id or a folder.
+
+    Args:
+        path: "owner/name", "owner/name-{corruption}-{severity}" for one repository per domain, or a folder.
+        columns: which columns to read.
+        split: "auto" takes the test or validation split.
+        config: "auto" takes the only one.
+        revision: the commit of a Hub id.
+    """
+
+    path: str
+    columns: Columns
+    split: str = "auto"
+    config: str = "auto"
+    revision: str | None = None
+
+    @cached_property
+    def name(self) -> str:
+        """The Hub id, or the folder's own name."""
+        return Path(self.path).name if Path(self.path).exists() else self.path
+
+    @cached_property
+    def configs(self) -> list[str]:
+        """Names of its configurations."""
+        from datasets import get_dataset_config_names
+
+        return _asked(get_dataset_config_names, self.path, revision=self.revision)
+
+    def splits(self, config: str) -> list[str]:
+        """Names of a configuration's splits."""
+        from datasets import get_dataset_split_names
+
+        return _asked(get_dataset_split_names, self.path, config, revision=self.revision)
+
+    def load(self, config: str, split: str) -> "Dataset":
+        """One split, downloaded into the cache."""
+        from datasets import load_dataset
+
+        return _asked(load_dataset, self.path, config, split=split, revision=self.revision)
+
+
+def open_plain(repository: Repository) -> Source:
+    """One split of clean images, or of rows that each name their corruption."""
+    config = pick_name("config", repository.configs, repository.config, ())
+    split = pick_name("split", repository.splits(config), repository.split, SPLITS)
+    dataset = repository.load(config, split)
+    by_columns = split_by_columns(dataset, repository.name, repository.columns)
+    return by_columns or RowSource(dataset, repository.name, repository.columns)
+
+
+@dataclass(frozen=True)
+class _SplitOfConfig:
+    """Opens a domain as a split of a configuration."""
+
+    repository: Repository
+    places: dict[Domain, tuple[str, str]]
+
+    def __call__(self, domain: Domain) -> RowSource:
+        config, split = self.places[domain]
+        return RowSource(self.repository.load(config, split), f"{config}/{split}", self.repository.columns)
+
+
+def open_config_per_corruption(repository: Repository) -> Source:
+    """Configurations named for corruptions, with splits severity_1 to severity_5."""
+    configs = [config for config in repository.configs if plain_name(config) in KNOWN_CORRUPTIONS]
+    splits = [split for split in repository.splits(configs[0]) if SEVERITY_SPLIT.fullmatch(split)] if configs else []
+    if not splits:
+        raise DataError(f"{repository.name} has no configuration named for a corruption with splits severity_1, ...")
+    places = {domain_of(config, split): (config, split) for config in configs for split in splits}
+    return DomainRowSource(repository.name, "config-split", list(places), _SplitOfConfig(repository, places))
+
+
+@dataclass(frozen=True)
+class _RepositoryOf:
+    """Opens a domain as a repository of its own."""
+
+    template: Repository
+
+    def __call__(self, domain: Domain) -> RowSource:
+        ((corruption, severity),) = domain.steps
+        path = self.template.path.format(corruption=corruption, severity=f"{severity:g}")
+        source = open_plain(replace(self.template, path=path))
+        if not isinstance(source, RowSource):
+            raise DataError(f"{path} holds several domains; pass it as it is, without {{corruption}} and {{severity}}")
+        return source
+
+
+def open_repository_per_domain(repository: Repository) -> Source:
+    """ "owner/ImageNet-C-{corruption}-severity_{severity}": each domain in a repository of its own."""
+    domains = [Domain(((name, float(level)),)) for name in KNOWN_CORRUPTIONS for level in range(1, 6)]
+    return DomainRowSource(repository.name, "repository", domains, _RepositoryOf(repository))
+
+
+def open_npy(repository: Repository) -> Source:
+    """Arrays in CIFAR-10-C's layout, downloaded into the cache: all of them, 150 MB each."""
+    if (folder := Path(repository.path)).is_dir():
+        return NpySource({file.name: file for file in folder.glob("*.npy")}, folder.name)
+    from datasets import DownloadManager
+    from fsspec import filesystem
+
+    at = repository.path + (f"@{repository.revision}" if repository.revision else "")
+    files = [f"hf://{file}" for file in _asked(filesystem("hf").glob, f"datasets/{at}/**/*.npy")]
+    cached = _asked(DownloadManager().download, files)
+    arrays = {Path(file).name: Path(local) for file, local in zip(files, cached, strict=True)}
+    return NpySource(arrays, repository.name)
+
+
+class Layout(NamedTuple):
+    """One way to lay out a repository."""
+
+    name: str
+    is_it: Callable[[Repository], bool]  # asked in the order of LAYOUTS
+    open: Callable[[Repository], Source]
+
+
+LAYOUTS: dict[str, Layout] = {
+    layout.name: layout
+    for layout in (
+        Layout("repository", lambda repository: "{corruption}" in repository.path, open_repository_per_domain),
+        Layout("npy", lambda repository: has_arrays(repository.path), open_npy),
+        Layout("config-split", lambda repository: has_corruption_configs(repository), open_config_per_corruption),
+        Layout("plain", lambda repository: True, open_plain),
+    )
+}
+KNOWN: dict[str, str] = {  # seen on the Hub; nothing needs to be asked
+    "WNJXYK/TTA-ImageNet-C": "config-split",
+    "YashP54/cifar10-c": "npy",
+    "Tsomaros/ImageNet-C-{corruption}-severity_{severity}": "repository",
+}
+
+
+def open_repository(repository: Repository, layout: str = "auto") -> Source:
+    """The source in a repository, by the layout named, known or found.
+
+    Raises:
+        DataError: an unknown layout, or a repository that is not there or has no images.
+    """
+    if layout == "auto":
+        layout = KNOWN.get(repository.path) or next(row.name for row in LAYOUTS.values() if row.is_it(repository))
+    if layout not in LAYOUTS:
+        raise DataError(f"layout={layout!r} is unknown; pass one of {', '.join(LAYOUTS)} or 'auto'")
+    return LAYOUTS[layout].open(repository)
+
+
+def has_arrays(path: str) -> bool:
+    """Whether a folder holds arrays in CIFAR-10-C's layout."""
+    return Path(path).is_dir() and any(file.stem in KNOWN_CORRUPTIONS for file in Path(path).glob("*.npy"))
+
+
+def has_corruption_configs(repository: Repository) -> bool:
+    """Whether configurations are named for corruptions, and their splits for severities."""
+    configs = [config for config in repository.configs if plain_name(config) in KNOWN_CORRUPTIONS]
+    return bool(configs) and any(SEVERITY_SPLIT.fullmatch(split) for split in repository.splits(configs[0]))
+
+
+def pick_name(what: str, names: list[str], wanted: str, usual: tuple[str, ...]) -> str:
+    """The one of `names` that is meant.
+
+    Raises:
+        DataError: one that is not there, or "auto" where it is not clear.
+    """
+    if wanted in names:
+        return wanted
+    found = [name for name in usual if name in names] or (names if len(names) == 1 else [])
+    if wanted != "auto" or not found:
+        shown = ", ".join(map(repr, names[:12])) + (", ..." if len(names) > 12 else "")
+        raise DataError(f"{what}={wanted!r} is not there or not clear; pass one of {shown}")
+    return found[0]
+
+
+def _asked(function: Callable[..., Any], path: Any, *args: Any, **options: Any) -> Any:
+    """`function(path, ...)`, with what the libraries raise for a missing or unreadable repository as a DataError."""
+    from datasets.exceptions import DatasetsError
+
+    try:
+        return function(path, *args, **options)
+    except (DatasetsError, OSError, RuntimeError, ValueError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        hint = (
+            "it is a loading script, which datasets no longer runs: look for a parquet copy"
+            if "script" in reason
+            else ("check the name, the revision and the connection, or pass a local path")
+        )
+        raise DataError(f"{path!r} gave no dataset ({reason}); {hint}") from error
