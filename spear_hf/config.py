@@ -52,6 +52,13 @@ class SpearConfig:
     hard_gate: bool = field(default=True, metadata=_about("Skip a batch whose mean normalised entropy is below tau."))
     lambda_ent: float = field(default=1.0, metadata=_about("Weight of the gated entropy, Eq. 7."))
     lambda_div: float = field(default=1.0, metadata=_about("Weight of the class diversity, Eq. 8."))
+    diversity_batch: int = field(
+        default=16,
+        metadata=_about(
+            "Batch size from which lambda_div has its full weight; below, it shrinks in proportion, since few answers "
+            "cannot be of all classes (ours; 1 is the paper's)."
+        ),
+    )
     lambda_anchor: float = field(default=0.1, metadata=_about("Weight of the anchor to the identity, Eq. 9."))
     anchor_growth: float = field(
         default=2.0,
@@ -69,6 +76,7 @@ class SpearConfig:
         for name, low, high in _RANGES:
             _check_range(name, getattr(self, name), low, high)
         _check_count("steps", self.steps)
+        _check_count("diversity_batch", self.diversity_batch)
         if self.num_groups is not None:
             _check_count("num_groups", self.num_groups)
         if self.stem not in STEMS:

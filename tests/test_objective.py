@@ -67,5 +67,5 @@ def test_the_total_is_the_weighted_sum() -> None:
     rsp.beta.data.fill_(0.5)
     config = SpearConfig(lambda_ent=2.0, lambda_div=3.0, lambda_anchor=5.0, tau=0.1)
     losses = spear_loss(logits, {1: [rsp]}, config)
-    expected = 2 * losses.entropy + 3 * losses.diversity + 5 * losses.anchor
+    expected = 2 * losses.entropy + 3 * 0.5 * losses.diversity + 5 * losses.anchor  # half a diversity_batch
     torch.testing.assert_close(losses.total, expected)
