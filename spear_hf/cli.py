@@ -2,7 +2,7 @@
 
 import json
 import sys
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -24,7 +24,12 @@ def boundaries(
     num_groups: Annotated[
         int | None, typer.Option(help="Groups of transformer blocks: 2, 3, 4, 6, 12; default 4.")
     ] = None,
-    stem: Annotated[str, typer.Option(help='What z_0 is: "auto", "patch_embed" or "feature_info".')] = "auto",
+    stem: Annotated[
+        Literal["auto", "patch_embed", "feature_info"], typer.Option(help="What z_0 is; auto is what enters block one.")
+    ] = "auto",
+        Literal["auto", "patch_embed", "feature_info"],
+        typer.Option(help='What z_0 is: "auto", "patch_embed" or "feature_info".'),
+    ] = "auto",
     pretrained: Annotated[bool, typer.Option(help="Load the weights; without, a timm name needs no download.")] = False,
     as_json: AsJson = False,
 ) -> None:

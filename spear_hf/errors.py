@@ -2,8 +2,8 @@
 
     SpearError
     ├── ConfigError             (ValueError)           a SpearConfig value or key that is not allowed
-    ├── InputError              (ValueError)           a batch that must not be answered or learned from (NaN pixels, wrong shape)
-    ├── DataError               (ValueError)           a stream, column, label, corruption or image file that does not fit
+    ├── InputError              (ValueError)           a batch that must not be answered or learned from
+    ├── DataError               (ValueError)           a stream, column, label or image file that does not fit
     ├── ModelNotFoundError      (ValueError)           a base model name that is no folder, Hub id or timm name
     ├── BoundaryError
     │   ├── NoBoundariesError       (ValueError)       no verified stage boundaries in this model
@@ -21,7 +21,7 @@
     │   └── BaseModelMismatchError  (ValueError)       an adapter that was learned on another base
     ├── CheckpointError         (ValueError)           the state of another run, or one that cannot be read or written
     ├── MergeError              (NotImplementedError)  RSPs cannot be folded into the weights
-    └── LaunchError             (RuntimeError)         processes were asked for that did not start, or a wrapper that cannot work
+    └── LaunchError             (RuntimeError)         processes that did not start, or a wrapper that cannot work
 
 The second base is what a user of torch, PEFT or the Hub would already catch. A message has three parts: what came, what
 is allowed, and the way out. Nothing is changed when one of these is raised.

@@ -7,7 +7,8 @@ import spear_hf
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
-    code = "import spear_hf, sys; print([m for m in ('torch', 'transformers', 'timm', 'datasets', 'numpy') if m in sys.modules])"
+    heavy = ("torch", "transformers", "timm", "datasets", "numpy")
+    code = f"import spear_hf, sys; print([m for m in {heavy} if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
