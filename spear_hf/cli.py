@@ -27,9 +27,6 @@ def boundaries(
     stem: Annotated[
         Literal["auto", "patch_embed", "feature_info"], typer.Option(help="What z_0 is; auto is what enters block one.")
     ] = "auto",
-        Literal["auto", "patch_embed", "feature_info"],
-        typer.Option(help='What z_0 is: "auto", "patch_embed" or "feature_info".'),
-    ] = "auto",
     pretrained: Annotated[bool, typer.Option(help="Load the weights; without, a timm name needs no download.")] = False,
     as_json: AsJson = False,
 ) -> None:
