@@ -1,11 +1,13 @@
 """Build the base model that a name stands for: a folder, a Hub id, or a timm architecture."""
 
 import difflib
+from dataclasses import replace
 from pathlib import Path
 
 from torch import nn
 
 from spear_hf.errors import ModelNotFoundError
+from spear_hf.origin import Origin, origin_of, remember_origin
 
 
 def load_base_model(
@@ -26,6 +28,9 @@ def load_base_model(
     model = _build(name, revision, pretrained=pretrained and checkpoint is None)
     if checkpoint is not None:
         _load_checkpoint(model, Path(checkpoint))
+    origin = origin_of(model)  # timm names a tag's weights even where they were not loaded
+    known = replace(origin, revision=revision) if pretrained and checkpoint is None else Origin(origin.library, name)
+    remember_origin(model, known)
     return model.eval()
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 PROBES = 64
+HEAD_PROBES = 8  # of each of the last two tensors: another head on the same body is another base
 TOLERANCE = 0.02  # bf16 moves a value by at most 0.4 %, another training run moves nearly all of them by more than 2 %
 
 
@@ -19,7 +20,8 @@ class Fingerprint:
         num_parameters: of the base, RSPs not counted.
         structure: sha256 over the sorted "name:shape" of parameters and buffers; equal for a timm model and for
             transformers' wrapper around it.
-        probe: weights at fixed positions; empty where the base holds no real floating-point weights (meta, quantised).
+        probe: weights at fixed positions, the head's among them; empty where the base holds no real floating-point
+            weights (meta, quantised).
     """
 
     num_parameters: int
@@ -42,12 +44,15 @@ class Fingerprint:
                 f"another structure ({other.num_parameters:,} parameters, expected {self.num_parameters:,}; "
                 f"structure {other.structure[:12]}, expected {self.structure[:12]})"
             )
-        pairs = list(zip(self.probe, other.probe, strict=False))
-        off = [(i, a, b) for i, (a, b) in enumerate(pairs) if abs(a - b) > TOLERANCE * max(abs(a), abs(b))]
+        if len(self.probe) != len(other.probe):
+            return f"{len(other.probe)} weights that can be probed, expected {len(self.probe)}"
+        pairs = list(zip(self.probe, other.probe, strict=True))
+        off = [(i, a, b) for i, (a, b) in enumerate(pairs) if not abs(a - b) <= TOLERANCE * max(abs(a), abs(b))]
         if not off:
             return None
         i, expected, found = off[0]
-        return f"other weights ({len(off)} of {len(pairs)} probed values differ; value {i} is {found:.6g}, expected {expected:.6g})"
+        example = f"value {i} is {found:.6g}, expected {expected:.6g}"
+        return f"other weights ({len(off)} of {len(pairs)} probed values differ; {example})"
 
 
 @torch.no_grad()
@@ -60,13 +65,20 @@ def fingerprint(model: nn.Module) -> Fingerprint:
 
 
 def _probe(state: dict[str, Tensor]) -> tuple[float, ...]:
-    """PROBES values, spread evenly over the tensors in name order, each at a position fixed by its number."""
-    tensors = [state[name] for name in sorted(state)]
-    tensors = [t for t in tensors if t.is_floating_point() and t.numel() > 0 and t.device.type != "meta"]
-    if not tensors:
+    """PROBES values spread evenly over the tensors in name order, and HEAD_PROBES of each of the last two as built."""
+    real = {n: t for n, t in state.items() if t.is_floating_point() and t.numel() > 0 and t.device.type != "meta"}
+    if not real:
         return ()
-    values = []
-    for i in range(PROBES):
-        tensor = tensors[i * len(tensors) // PROBES]
-        values.append(float(tensor.flatten()[(i * 7919) % tensor.numel()]))
-    return tuple(values)
+    spread = [real[name] for name in sorted(real)]
+    picks = [(spread[i * len(spread) // PROBES], i) for i in range(PROBES)]
+    picks += [(tensor, i) for tensor in list(real.values())[-2:] for i in range(HEAD_PROBES)]
+    return tuple(_value(tensor, number * 7919) for tensor, number in picks)
+
+
+def _value(tensor: Tensor, place: int) -> float:
+    """The value at `place`, counted in row-major order whatever the memory format, and around."""
+    index = []
+    for size in reversed(tensor.shape):
+        place, at = divmod(place, size)
+        index.append(at)
+    return float(tensor[tuple(reversed(index))])

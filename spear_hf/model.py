@@ -9,21 +9,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from spear_hf.adapters import Adapters
 from spear_hf.arithmetic import check_weights, weighted_state
 from spear_hf.attachment import Attachment, refuse_unsteerable
 from spear_hf.batch_stats import AlphaMixing, batch_norms
 from spear_hf.boundaries import Boundary, find_boundaries, select_boundaries, verify_boundaries
 from spear_hf.collective import Share
 from spear_hf.config import SpearConfig
-from spear_hf.errors import AdapterLoadError, AdapterNotFoundError, ConfigError, MergeError
+from spear_hf.errors import AdapterNotFoundError, ConfigError, MergeError
 from spear_hf.hooks import Site, Switch
 from spear_hf.naming import check_name
 from spear_hf.rsp import RSP
+
+if TYPE_CHECKING:
+    from huggingface_hub import CommitInfo
+
+    from spear_hf.loading import LoadReport
+    from spear_hf.origin import Origin
+    from spear_hf.results import Results
+    from spear_hf.status import ModelStatus
 
 
 def get_spear_model(
@@ -67,7 +76,7 @@ class SpearModel(nn.Module):
     """
 
     base_model: nn.Module
-    adapters: nn.ModuleDict
+    adapters: Adapters
 
     def __init__(
         self,
@@ -90,7 +99,7 @@ class SpearModel(nn.Module):
 
         self.base_model = base
         self.boundaries = found
-        self.adapters = nn.ModuleDict()
+        self.adapters = Adapters()
         self.peft_config: dict[str, SpearConfig] = {}
         self._grouping = (config.num_groups, config.stem)
         self._switch = Switch()
@@ -137,7 +146,7 @@ class SpearModel(nn.Module):
             raise RuntimeError("this SpearModel was unloaded; call get_spear_model(base) to steer the base again")
         if adapter_names is None:
             return self.base_model(*args, **kwargs)
-        rows = [None if name == "__base__" else name for name in adapter_names]
+        rows = tuple(None if name == "__base__" else name for name in adapter_names)
         names = tuple(dict.fromkeys(name for name in rows if name is not None))
         alpha = self._common_alpha(names)
         if alpha > 0 and None in rows and self._mixing:
@@ -145,7 +154,7 @@ class SpearModel(nn.Module):
                 f"adapters {names} have alpha={alpha:g}, which mixes the statistics of the whole batch, so no image of "
                 "it can be left to the source; give those a batch of their own, inside disable_adapter()"
             )
-        with self._switch.steering(names, alpha, tuple(rows)):
+        with self._switch.steering(names, alpha, rows):
             return self.base_model(*args, **kwargs)
 
     def train(self, mode: bool = True) -> "SpearModel":
@@ -186,8 +195,7 @@ class SpearModel(nn.Module):
 
     def _add(self, name: str, config: SpearConfig, chosen: list[Boundary]) -> None:
         device = next((p.device for p in self.base_model.parameters()), torch.device("cpu"))
-        rsps = {b.key: RSP(b.channels, b.channel_axis).to(device) for b in chosen}
-        self.adapters[name] = nn.ModuleDict(rsps)
+        self.adapters.add(name, chosen, device)
         self.peft_config[name] = copy.deepcopy(config)
 
     def set_adapter(self, adapter_name: str | Sequence[str] | None) -> None:
@@ -203,7 +211,7 @@ class SpearModel(nn.Module):
 
     def delete_adapter(self, adapter_name: str) -> None:
         """Forget an adapter. Where it was active, no other takes its place: the model answers as the source."""
-        self._require(adapter_name)
+        self.adapters.of(adapter_name)
         if adapter_name in self._switch.active:
             self.set_adapter([name for name in self._switch.active if name != adapter_name])
         del self.adapters[adapter_name]
@@ -234,41 +242,30 @@ class SpearModel(nn.Module):
         return self._switch.off > 0
 
     @property
+    def has_batch_norms(self) -> bool:
+        """Whether alpha > 0 changes anything here."""
+        return bool(self._mixing)
+
+    @property
     def single_value_norms(self) -> int:
         """How many batch-norm calls had one value a channel, and were answered with the source's statistics."""
         return sum(hook.used_source for hook in self._mixing.values())
 
     def _common_alpha(self, names: Sequence[str]) -> float:
         """The alpha that these adapters share; 0 for none of them."""
-        alphas = {self.peft_config[name].alpha for name in names if self._require(name) is not None}
+        alphas = {self.peft_config[name].alpha for name in names if self.adapters.of(name) is not None}
         if len(alphas) > 1:
             raise ConfigError(
                 f"adapters {tuple(names)} have different alpha {sorted(alphas)}; only equal ones act together"
             )
         return alphas.pop() if alphas else 0.0
 
-    def _require(self, name: str) -> nn.ModuleDict:
-        if name not in self.peft_config:
-            raise AdapterNotFoundError(
-                f"no adapter {name!r} here; there are {sorted(self.peft_config)}; add_adapter makes one"
-            )
-        adapter = self.adapters[name]
-        assert isinstance(adapter, nn.ModuleDict)
-        return adapter
-
     # --- parameters ----------------------------------------------------------------------------------------------
 
     def rsps(self, adapter_name: str | None = None) -> dict[int, list[RSP]]:
         """depth -> its RSPs (several where a boundary is several tensors); the active adapter's unless one is named."""
         name = adapter_name or self.active_adapter
-        adapter = self._require(name) if name is not None else nn.ModuleDict()
-        by_depth: dict[int, list[RSP]] = {}
-        for boundary in self.boundaries:
-            if boundary.key in adapter:
-                rsp = adapter[boundary.key]
-                assert isinstance(rsp, RSP)
-                by_depth.setdefault(boundary.depth, []).append(rsp)
-        return by_depth
+        return {} if name is None else self.adapters.rsps(name, self.boundaries)
 
     def adapter_parameters(self, adapter_name: str | None = None) -> Iterator[nn.Parameter]:
         """gamma and beta of every RSP of one adapter (the active one by default), by depth."""
@@ -285,24 +282,21 @@ class SpearModel(nn.Module):
 
     def snapshot(self, adapter_name: str | None = None) -> dict[str, Tensor]:
         """A copy of one adapter's state, for `restore`."""
-        name = adapter_name or self.active_adapter
-        state = self._require(name).state_dict() if name is not None else {}
-        return {key: value.detach().clone() for key, value in state.items()}
+        return self.adapters.snapshot(self._named(adapter_name))
 
-    @torch.no_grad()
     def restore(self, state: Mapping[str, Tensor], adapter_name: str | None = None) -> None:
         """Put a snapshot back, in place: optimizers and compiled graphs keep their references.
 
         Raises:
             AdapterLoadError: keys or shapes that are not this adapter's; nothing is changed.
         """
+        self.adapters.restore(self._named(adapter_name), state)
+
+    def _named(self, adapter_name: str | None) -> str:
         name = adapter_name or self.active_adapter
-        own = self._require(name).state_dict() if name is not None else {}
-        wanted, given = ({key: tuple(value.shape) for key, value in s.items()} for s in (own, state))
-        if wanted != given:
-            raise AdapterLoadError(f"a snapshot of {given} does not fit adapter {name!r}, which has {wanted}")
-        for key, value in state.items():
-            own[key].copy_(value)
+        if name is None:
+            raise AdapterNotFoundError("no adapter is active; name one, or call set_adapter(name) first")
+        return name
 
     def set_scale(self, scale: float, adapter_name: str | None = None) -> dict[str, Tensor]:
         """Move an adapter along the line from the source, in place: gamma' = 1 + s (gamma - 1), beta' = s beta.
@@ -331,7 +325,7 @@ class SpearModel(nn.Module):
         state = weighted_state([self.snapshot(name) for name in adapters], weights)
         chosen = [b for b in self.boundaries if f"{b.key}.gamma" in state]
         config = self.peft_config[adapters[0]]
-        if [b.key for b in chosen] != list(self._require(adapters[0])):
+        if [b.key for b in chosen] != list(self.adapters.of(adapters[0])):
             config = replace(config, boundaries=tuple(sorted({b.depth for b in chosen})))
         self._add(adapter_name, config, chosen)
         self.restore(state, adapter_name)
@@ -348,17 +342,57 @@ class SpearModel(nn.Module):
             f"trainable params: {trainable:,d} || all params: {total:,d} || trainable%: {100 * trainable / total:.4f}"
         )
 
-    # --- files: thin doors to the rooms above, imported when they are opened ---------------------------------------
+    # --- files and reports: thin doors to the rooms above, imported when they are opened ----------------------------
 
-    def save_pretrained(self, folder: str | Path, adapter_name: str | None = None) -> Path:
-        """Write adapter_config.json, adapter_model.safetensors and README.md; see `spear_hf.state.save_adapter`."""
-        from spear_hf.state import save_adapter
+    def save_pretrained(
+        self,
+        folder: str | Path,
+        adapter_name: str | None = None,
+        *,
+        origin: "Origin | None" = None,
+        results: "Results | None" = None,
+    ) -> Path:
+        """Write adapter_config.json, adapter_model.safetensors and README.md; see `spear_hf.hub.save`."""
+        from spear_hf.hub import save
 
-        return save_adapter(self, folder, adapter_name=adapter_name)
+        return save(self, folder, adapter_name, origin=origin, results=results)
+
+    def push_to_hub(self, repo_id: str, adapter_name: str | None = None, **options: Any) -> "CommitInfo":
+        """Save and upload in one commit; `spear_hf.hub.push_model` lists the options."""
+        from spear_hf.hub import push_model
+
+        return push_model(self, repo_id, adapter_name, **options)
+
+    def load_adapter(self, source: str | Path, adapter_name: str, **options: Any) -> "LoadReport":
+        """Add a saved adapter from a folder or the Hub, not active until `set_adapter`.
+
+        Args:
+            options: overwrite, check_base, revision, subfolder, token, as for `spear_hf.hub.load_adapter`.
+        """
+        from spear_hf.hub import load_adapter
+
+        return load_adapter(self, source, adapter_name, **options)
 
     @classmethod
-    def from_pretrained(cls, model: nn.Module, folder: str | Path, **options: Any) -> "SpearModel":
-        """The base steered by a saved adapter, loaded strictly; see `spear_hf.state.load_spear_model`."""
-        from spear_hf.state import load_spear_model
+    def from_pretrained(cls, model: nn.Module, source: str | Path, **options: Any) -> "SpearModel":
+        """The base steered by a saved adapter from a folder or the Hub, loaded strictly.
 
-        return load_spear_model(model, folder, **options)
+        Args:
+            options: adapter_name, check_base, inputs, revision, subfolder, token, as for
+                `spear_hf.hub.load_spear_model`.
+        """
+        from spear_hf.hub import load_spear_model
+
+        return load_spear_model(model, source, **options)
+
+    def get_model_status(self) -> "ModelStatus":
+        """The adapters and boundaries of this model, in figures."""
+        from spear_hf.status import model_status
+
+        return model_status(self)
+
+    def verify(self, inputs: Any = None) -> float:
+        """Raise unless the active adapter acts on every one of its boundaries; see `spear_hf.status.verify`."""
+        from spear_hf.status import verify
+
+        return verify(self, inputs)

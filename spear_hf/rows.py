@@ -38,6 +38,7 @@ class RowRSPs:
                 f"adapter_names has {len(self.rows)} entries, and a boundary sees a batch of {len(z)}; give one name "
                 "for each image of the batch"
             )
+        self.some.check(z)
         wide = torch.promote_types(z.dtype, torch.float32)
         gamma = torch.stack([torch.ones_like(self.gamma) if rsp is None else rsp.gamma for rsp in self.rows])
         beta = torch.stack([torch.zeros_like(self.gamma) if rsp is None else rsp.beta for rsp in self.rows])

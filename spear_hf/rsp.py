@@ -5,6 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from spear_hf.errors import UnsupportedOutputError
+
 
 class RSP(nn.Module):
     """RSP(z)[b, c, m] = gamma[c] * z[b, c, m] + beta[c], identity at the start (Eq. 3).
@@ -29,12 +31,22 @@ class RSP(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         """The steered representation, of z's shape, dtype and memory format."""
+        self.check(z)
         shape = [1] * z.dim()
         shape[self.channel_axis] = self.channels
         gamma, beta = self.gamma.view(shape), self.beta.view(shape)
         if z.dtype == torch.float64:  # a double-precision model is asked for to be exact: do not round it to fp32
             return torch.addcmul(beta.double(), z, gamma.double())
         return torch.addcmul(beta, z.float(), gamma).to(z.dtype)
+
+    def check(self, z: Tensor) -> None:
+        """Raise UnsupportedOutputError unless z has this RSP's channels on its axis."""
+        axis = self.channel_axis
+        if not -z.dim() <= axis < z.dim() or z.shape[axis] != self.channels:  # broadcasting would answer all the same
+            raise UnsupportedOutputError(
+                f"an RSP of {self.channels} channels on axis {axis} met a tensor of shape {tuple(z.shape)}; "
+                "the adapter is of another base, or its boundary names another axis"
+            )
 
     def deviation(self) -> Tensor:
         """||gamma - 1||^2 + ||beta||^2, the squared distance from the identity (one depth's part of Eq. 9)."""

@@ -1,14 +1,32 @@
 """Small real models and images, made from a seed; nothing here touches the network."""
 
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.hub_server import LoopbackHub
+
 ROOT = Path(__file__).resolve().parents[1]
 EMBEDDED = ROOT / "examples" / "fashion_mnist"
+
+HUB = LoopbackHub()  # up before anything imports huggingface_hub, which reads its environment once
+_HF_HOME = tempfile.TemporaryDirectory(prefix="spear-hf-tests-")
+for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_TOKEN", "TRANSFORMERS_OFFLINE"):
+    os.environ.pop(name, None)
+os.environ |= {
+    "HF_ENDPOINT": HUB.url,
+    "HF_HOME": _HF_HOME.name,
+    "HF_HUB_OFFLINE": "0",
+    "HF_HUB_DISABLE_XET": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+}
 
 
 class TinyNet(nn.Module):
@@ -68,3 +86,13 @@ def shared() -> Path:
 def embedded() -> Path:
     """examples/fashion_mnist: the embedded images and models."""
     return EMBEDDED
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
+    """An empty Hub and an empty cache; the user is "me"."""
+    HUB.clear()
+    shutil.rmtree(Path(_HF_HOME.name) / "hub", ignore_errors=True)
+    monkeypatch.setenv("HF_TOKEN", "hf_me")
+    yield HUB
+    HUB.clear()

@@ -47,7 +47,12 @@ def shift(model: SpearModel, name: str = "default", by: float = 0.1) -> None:
 
 def test_boundaries_of_a_small_cnn(net: nn.Module) -> None:
     model = get_spear_model(net)
-    assert [(b.depth, b.channels, b.channel_axis) for b in model.boundaries] == [(0, 8, 1), (1, 8, 1), (2, 16, 1), (3, 24, 1)]
+    assert [(b.depth, b.channels, b.channel_axis) for b in model.boundaries] == [
+        (0, 8, 1),
+        (1, 8, 1),
+        (2, 16, 1),
+        (3, 24, 1),
+    ]
 
 
 def test_identity_rsps_leave_logits_bitwise_unchanged(net: nn.Module, images: Tensor) -> None:
@@ -92,7 +97,9 @@ def test_only_rsps_require_grad(net: nn.Module) -> None:
 
 def test_printed_parameters_read_as_peft_prints_them(net: nn.Module, capsys: pytest.CaptureFixture[str]) -> None:
     get_spear_model(net, SpearConfig(boundaries=(0,))).print_trainable_parameters()
-    assert re.fullmatch(r"trainable params: 16 \|\| all params: [\d,]+ \|\| trainable%: 0\.\d{4}\n", capsys.readouterr().out)
+    assert re.fullmatch(
+        r"trainable params: 16 \|\| all params: [\d,]+ \|\| trainable%: 0\.\d{4}\n", capsys.readouterr().out
+    )
 
 
 def test_the_same_batch_twice_gives_the_same_logits_after_train(net: nn.Module, images: Tensor) -> None:
@@ -154,7 +161,7 @@ def test_a_second_attachment_is_refused(net: nn.Module) -> None:
 
 
 def test_a_compiled_base_is_refused_with_the_remedy(net: nn.Module) -> None:
-    with pytest.raises(CompiledBaseError, match="get_spear_model.*first"):
+    with pytest.raises(CompiledBaseError, match=r"get_spear_model.*first"):
         get_spear_model(torch.compile(net, backend="eager"))  # pyright: ignore[reportArgumentType]
 
 

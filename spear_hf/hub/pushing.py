@@ -1,0 +1,137 @@
+"""Adapters to a folder and to the Hub, with their card and metrics, in one commit."""
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from huggingface_hub import CommitInfo, CommitOperationAdd, HfApi
+
+from spear_hf.adapter_config import CONFIG_NAME
+from spear_hf.arithmetic import deviations
+from spear_hf.card import CARD_NAME, is_generated, render_card, write_card
+from spear_hf.errors import AdapterSaveError
+from spear_hf.files import write_atomically
+from spear_hf.hub.fetching import EXTRAS, Token, cached_commit, inside_repo
+from spear_hf.model import SpearModel
+from spear_hf.origin import Origin, origin_of
+from spear_hf.results import Results
+from spear_hf.state import WEIGHTS_NAME, read_adapter, save_adapter
+
+
+def save(
+    model: SpearModel,
+    folder: str | Path,
+    adapter_name: str | None = None,
+    *,
+    origin: Origin | None = None,
+    results: Results | None = None,
+    source: str | None = None,
+) -> Path:
+    """Write one adapter (the active one by default) with its card; saving twice gives equal bytes.
+
+    Args:
+        origin: how to build the base again, where that is known better than the base itself says.
+        results: what was measured, for the card and metrics.json.
+        source: how the card's snippet names the adapter; None gives a placeholder.
+
+    Raises:
+        AdapterSaveError: see `spear_hf.state.save_adapter`; nothing is written.
+    """
+    found = _pinned(origin or origin_of(model.base_model))
+    path = save_adapter(model, folder, adapter_name=adapter_name, origin=found)
+    write_card(path, source, results)
+    return path
+
+
+def push_model(
+    model: SpearModel,
+    repo_id: str,
+    adapter_name: str | None = None,
+    *,
+    origin: Origin | None = None,
+    results: Results | None = None,
+    subfolder: str | None = None,
+    private: bool | None = None,
+    revision: str | None = None,
+    create_pr: bool = False,
+    token: Token = None,
+    commit_message: str | None = None,
+) -> CommitInfo:
+    """Save one adapter and upload it in one commit; `save` and `push` say what the arguments are."""
+    with tempfile.TemporaryDirectory() as folder:
+        save(model, folder, adapter_name, origin=origin, results=results)
+        return push(
+            folder,
+            repo_id,
+            subfolder=subfolder,
+            private=private,
+            revision=revision,
+            create_pr=create_pr,
+            token=token,
+            commit_message=commit_message,
+        )
+
+
+def push(
+    folder: str | Path,
+    repo_id: str,
+    *,
+    subfolder: str | None = None,
+    private: bool | None = None,
+    revision: str | None = None,
+    create_pr: bool = False,
+    token: Token = None,
+    commit_message: str | None = None,
+) -> CommitInfo:
+    """Upload the adapter in `folder`, its card and its metrics, in one commit; nothing new makes no commit.
+
+    The name of a base that is a path on this machine stays here.
+
+    Args:
+        repo_id: "name" or "owner/name"; made where it does not exist.
+        subfolder: where in the repo, for several adapters of one base.
+        private: of a repo that is made now.
+        revision: a branch, made where it does not exist.
+        create_pr: propose the commit, also to a repo of someone else's, rather than make it.
+
+    Raises:
+        AdapterFormatError, AdapterLoadError: a folder that could not be loaded again.
+        AdapterSaveError: the identity, which has nothing to share.
+    """
+    folder, inside = Path(folder), inside_repo(subfolder)
+    config, state = read_adapter(folder)
+    if deviations(state) == (0, 0):
+        raise AdapterSaveError(
+            f"{folder} holds the identity, which would change no answer; let it learn before it is pushed"
+        )
+    api = HfApi(token=token)
+    if not create_pr:
+        repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+        if revision is not None:
+            api.create_branch(repo_id, branch=revision, exist_ok=True)
+    with tempfile.TemporaryDirectory() as copy:
+        shown = Path(copy)
+        for name in (CONFIG_NAME, WEIGHTS_NAME, *EXTRAS):
+            if (folder / name).is_file():
+                write_atomically(shown / name, (folder / name).read_bytes())
+        if config.origin.is_private_path:
+            bare = replace(config, origin=replace(config.origin, name=None, revision=None))
+            write_atomically(shown / CONFIG_NAME, bare.to_json())
+        card = shown / CARD_NAME
+        if not card.exists() or is_generated(card):
+            write_atomically(card, render_card(shown, repo_id, subfolder))
+        files = {f"{inside}{path.name}": path.read_bytes() for path in sorted(shown.iterdir())}
+    return api.create_commit(
+        repo_id,
+        [CommitOperationAdd(path, content) for path, content in files.items()],
+        commit_message=commit_message or f"Upload SPeaR adapter{f' {subfolder}' if subfolder else ''}",
+        revision=revision,
+        create_pr=create_pr,
+    )
+
+
+def _pinned(origin: Origin) -> Origin:
+    """The origin with the commit that the cache holds."""
+    if origin.hub_id is None:
+        return origin
+    return replace(origin, revision=cached_commit(origin.hub_id, origin.revision) or origin.revision)

@@ -1,0 +1,82 @@
+"""metrics.json: what an adapter changed, measured with labels that it never saw."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spear_hf.errors import AdapterFormatError
+from spear_hf.files import write_atomically
+
+RESULTS_NAME = "metrics.json"
+
+
+@dataclass(frozen=True)
+class ErrorRow:
+    """Errors in percent, of the source model (before) and with SPeaR (after), on n images of one domain."""
+
+    domain: str
+    n: int
+    before: float
+    after: float
+
+
+@dataclass(frozen=True)
+class Results:
+    """The figures of a card.
+
+    Args:
+        dataset: what the images are, for people.
+        online: while it learned: each batch was answered, counted, and only then learned from.
+        frozen: the saved adapter as it is, learning nothing, on images that it did not learn from; the domain "clean"
+            says what it costs where there is no shift.
+        protocol: "single" (the learner starts anew in each domain) or "continual".
+        batch_size: of both.
+        seed: of the order and of the corruptions.
+        streams: what a rerun needs, as the streams describe themselves.
+        versions: of the packages.
+    """
+
+    dataset: str
+    online: tuple[ErrorRow, ...]
+    frozen: tuple[ErrorRow, ...] = ()
+    protocol: str = "single"
+    batch_size: int = 0
+    seed: int = 0
+    streams: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def of(self, domain: str) -> Sequence[ErrorRow]:
+        """The frozen rows of one domain."""
+        return [row for row in self.frozen if row.domain == domain]
+
+
+def write_results(folder: Path, results: Results, weights: Path) -> Path:
+    """Write metrics.json, tied by a hash to the tensor file that it is about."""
+    data = {"weights_sha256": _sha256(weights), **asdict(results)}
+    return write_atomically(folder / RESULTS_NAME, json.dumps(data, indent=2, sort_keys=True) + "\n")
+
+
+def read_results(folder: Path, weights: Path) -> Results | None:
+    """The metrics.json in `folder`; None where there is none, or where it is about other weights than those there.
+
+    Raises:
+        AdapterFormatError: a file of another form.
+    """
+    path = folder / RESULTS_NAME
+    if not path.is_file():
+        return None
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data.pop("weights_sha256") != _sha256(weights):
+            return None
+        rows = {name: tuple(ErrorRow(**row) for row in data[name]) for name in ("online", "frozen")}
+        return Results(**{**data, **rows})
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise AdapterFormatError(f"{path} has another form ({error}); save the adapter again with results=") from error
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
