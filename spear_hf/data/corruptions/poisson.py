@@ -46,14 +46,17 @@ def alias_row(probability: np.ndarray) -> np.ndarray:
 
     Columns with less than their share are topped up, one after the other, by levels with more than theirs.
     """
-    own = probability * len(probability)  # what is left of each level, in columns
-    alias = np.arange(len(own))
-    poor, rich = list(np.flatnonzero(own < 1)), list(np.flatnonzero(own >= 1))
+    columns = len(probability)
+    own = (probability * columns).tolist()  # what is left of each level, in columns; lists, for 65,536 small steps
+    alias = list(range(columns))
+    poor = [level for level in range(columns) if own[level] < 1]
+    rich = [level for level in range(columns) if own[level] >= 1]
     while poor and rich:
         column, giver = poor.pop(), rich[-1]
         alias[column] = giver
         own[giver] -= 1 - own[column]
         if own[giver] < 1:
             poor.append(rich.pop())
-    bounds = np.round(np.where(alias == np.arange(len(own)), 1, own) * 2**24).astype(np.int64) - 2**23
-    return ((bounds.clip(-(2**23), 2**23 - 1) << 8) | alias).astype(np.int32)
+    whole = np.array(alias) == np.arange(columns)
+    bounds = np.round(np.where(whole, 1, own) * 2**24).astype(np.int64) - 2**23
+    return ((bounds.clip(max=2**23 - 1) << 8) | alias).astype(np.int32)

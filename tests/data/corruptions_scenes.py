@@ -1,0 +1,25 @@
+"""Made images to corrupt: blocks of colour of several sizes, from whole numbers alone, the same on every machine."""
+
+import numpy as np
+
+from spear_hf.data.corruptions import PRESETS
+
+
+def scene(side: int, seed: int) -> np.ndarray:
+    """(side, side, 3) uint8 with large, middle and small structure; `side` is a multiple of 32."""
+    rng = np.random.Generator(np.random.Philox(key=seed))
+    total = np.zeros((side, side, 3), dtype=np.int64)
+    for block, weight in ((32, 4), (8, 3), (4, 2), (1, 1)):
+        cells = rng.integers(0, 256, size=(side // block, side // block, 3))
+        total += weight * np.kron(cells, np.ones((block, block, 1), dtype=np.int64))
+    return np.clip((total // 10 - 128) * 2 + 128, 0, 255).astype(np.uint8)
+
+
+def scenes(preset: str, count: int) -> np.ndarray:
+    """(count, side, side, 3) uint8 at the size of a preset, two scenes by turns."""
+    return np.stack([scene(PRESETS[preset].size, index % 2) for index in range(count)])
+
+
+def psnr(images: np.ndarray, clean: np.ndarray) -> np.ndarray:
+    """(B,) dB, of which less is a stronger corruption."""
+    return 10 * np.log10(255**2 / ((images.astype(np.float64) - clean) ** 2).mean((1, 2, 3)).clip(1e-9))
