@@ -1,0 +1,122 @@
+"""What test_processes.py runs under torchrun, and alone to compare with: python tests/processes.py MODE FOLDER."""
+
+import copy
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from spear_hf import Spear, SpearConfig, get_spear_model
+from spear_hf.errors import SpearError
+from spear_hf.evaluate import evaluate
+from spear_hf.methods import BnAdapt, Source
+from tests.conftest import TinyNet
+from tests.tiny_stream import TinyStream, images_and_labels
+
+SIZES = (32, 5, 1, 1, 32)
+CONFIG = SpearConfig(tau=0.817, boundaries="all", steps=2)  # shut for the first two of these batches, then open
+
+
+def base() -> nn.Module:
+    torch.manual_seed(0)
+    net = TinyNet()
+    for _ in range(3):
+        net(torch.randn(16, 3, 32, 32) * 2 + 1)
+    with torch.no_grad():
+        net.fc.weight.mul_(8)  # surer answers, so that the gate has something to decide
+    return net.eval()
+
+
+def learn(accelerator: Any, dtype: torch.dtype, sgd: bool, wrap: bool = False, **options: Any) -> dict[str, Any]:
+    """Steps over batches of 32, 5, 1, 1 and 32 images, each process with its slice of them."""
+    model: nn.Module = get_spear_model(base().to(dtype), CONFIG)
+    for parameter in model.adapter_parameters():
+        parameter.data = parameter.data.to(dtype)
+    tta = Spear(accelerator.prepare(model) if wrap else model, accelerator=accelerator, **options)
+    if sgd:
+        tta.optimizer = torch.optim.SGD(list(tta.parameters()), lr=0.05)
+    answers, records = [], []
+    for number, size in enumerate(SIZES):
+        answers.append(tta.step(part(images_and_labels(number, size)[0].to(dtype), accelerator)))
+        records.append(tta.last.to_dict() if tta.last else {})
+    return {"answers": answers, "records": records, "rsp": tta.model.snapshot()}
+
+
+def part(x: Tensor, accelerator: Any) -> Tensor:
+    """This process's slice: the first processes get the images that are left over."""
+    return x if accelerator is None else x.tensor_split(accelerator.num_processes)[accelerator.process_index]
+
+
+def refused(accelerator: Any) -> dict[str, Any]:
+    """A batch with NaN on the last process alone, and a good one after it."""
+    tta = Spear(get_spear_model(base(), CONFIG), accelerator=accelerator)
+    x = part(images_and_labels(0, 32)[0], accelerator)
+    try:
+        tta.step(x * float("nan") if accelerator.process_index == accelerator.num_processes - 1 else x)
+        message = ""
+    except SpearError as error:
+        message = f"{type(error).__name__}: {error}"
+    return {"message": message, "moved": not torch.equal(tta.step(x), tta.model(x)), "steps": tta.num_steps}
+
+
+def alone() -> str:
+    """What a learner without an accelerator says where there are several processes."""
+    try:
+        Spear(get_spear_model(base(), CONFIG))
+    except SpearError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def evaluated(accelerator: Any, stream: TinyStream, checkpoint: Path | None = None) -> dict[str, Any]:
+    net = base()
+    methods = {
+        "source": Source(copy.deepcopy(net), accelerator=accelerator),
+        "alpha only": BnAdapt(copy.deepcopy(net), accelerator=accelerator),
+        "SPeaR": Spear(get_spear_model(net, CONFIG), accelerator=accelerator),
+    }
+    report = evaluate(methods, stream, accelerator=accelerator, checkpoint=checkpoint, checkpoint_every=1)
+    return {"rows": report.to_dict()["rows"], "adaptation": report.adaptation, "state": methods["SPeaR"].state_dict()}
+
+
+class FatalStream(TinyStream):
+    """Kills its process as batch 4 is asked for."""
+
+    def shard(self, rank: int, count: int) -> "TinyStream":
+        shard = FatalStream(self.sizes, self.protocol)
+        shard.rank, shard.count = rank, count
+        return shard
+
+    def batch(self, number: int) -> dict[str, Any]:
+        if number == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().batch(number)
+
+
+def main(mode: str, folder: Path) -> None:
+    torch.set_num_threads(1)
+    accelerator = Accelerator(cpu=True)
+    if mode == "exact":
+        found = {
+            "count": accelerator.num_processes,
+            "fp64": learn(accelerator, torch.float64, sgd=False),
+            "fp32": learn(accelerator, torch.float32, sgd=False),
+            "sgd": learn(accelerator, torch.float32, sgd=True),
+            "wrapped": learn(accelerator, torch.float32, sgd=True, wrap=True),
+            "own statistics": learn(accelerator, torch.float64, sgd=False, sync_batch_stats=False),
+            "refused": refused(accelerator),
+            "alone": alone(),
+            "report": evaluated(accelerator, TinyStream()),
+        }
+    else:
+        found = evaluated(accelerator, FatalStream() if mode == "killed" else TinyStream(), folder / "checkpoint")
+    torch.save(found, folder / f"{mode}_{accelerator.process_index}.pt")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -1,0 +1,101 @@
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from spear_hf import Spear, get_spear_model
+from spear_hf.batch import admit
+from spear_hf.collective import UNSUPPORTED, Processes, Share
+from spear_hf.errors import ConfigError, InputError, LaunchError
+from spear_hf.moments import batch_statistics
+from spear_hf.objective import batch_means, spear_loss
+from spear_hf.rsp import RSP
+
+
+def halves(parts: list[torch.Tensor]) -> Any:
+    """A sum over two processes, the other of which is played by `parts`, taken one after the other."""
+    waiting = iter(parts)
+    return lambda x: x + next(waiting)
+
+
+def test_one_process_has_the_whole_batch() -> None:
+    share = Processes().share(5)
+    assert (share.local, share.total, share.offset) == (5, 5, 0)
+
+
+def test_a_share_knows_its_place_in_the_global_batch() -> None:
+    share = Share((3, 0, 4), 2, sum=lambda x: x)
+    assert (share.local, share.total, share.offset) == (4, 7, 3)
+
+
+def test_means_of_two_slices_are_those_of_the_whole() -> None:
+    logits = torch.randn(7, 5, dtype=torch.float64)
+    other = Share((4, 3), 1, sum=lambda x: x)
+    part = torch.cat([x.reshape(-1) for x in batch_means(logits[4:], other)]) * 7
+    entropy, prediction = batch_means(logits[:4], Share((4, 3), 0, halves([part])))
+    torch.testing.assert_close((entropy, prediction), batch_means(logits))
+
+
+def test_statistics_of_two_slices_are_those_of_the_whole() -> None:
+    x = torch.randn(7, 3, 4, 4, dtype=torch.float64) * 2 + 5
+    around, sent = torch.full((3,), 4.0), []
+    batch_statistics(x[4:], Share((4, 3), 1, sum=lambda part: sent.append(part) or part), around)
+    found = batch_statistics(x[:4], Share((4, 3), 0, halves(sent)), around)
+    torch.testing.assert_close(found, batch_statistics(x), rtol=1e-12, atol=1e-12)
+
+
+def test_a_process_without_images_adds_nothing_whatever_it_holds() -> None:
+    share = Share((0, 3), 0, sum=lambda part: part)
+    statistics = batch_statistics(torch.full((1, 2, 4, 4), float("nan")), share)
+    assert statistics is not None
+    assert not any(bool(value.any()) for value in statistics)
+
+
+def test_a_global_batch_of_one_value_a_channel_has_no_statistics() -> None:
+    assert batch_statistics(torch.randn(1, 3, 1, 1), Share((1, 0), 0, sum=lambda x: x)) is None
+    assert batch_statistics(torch.randn(1, 3, 1, 1), Share((1, 1), 0, sum=lambda x: x)) is not None
+
+
+def test_a_loss_of_no_images_has_a_gradient_of_zero() -> None:
+    rsp, logits = RSP(2, 1), torch.zeros(0, 4, requires_grad=True)
+    from spear_hf.config import SpearConfig
+
+    loss = spear_loss(logits * rsp.gamma.sum(), {0: [rsp]}, SpearConfig(), Share((0, 2), 0, halves([torch.ones(5)])))
+    assert not any(bool(g.any()) for g in torch.autograd.grad(loss.total, list(rsp.parameters())))
+
+
+def test_a_process_without_images_runs_a_black_one() -> None:
+    processes = Processes()
+    processes.count, processes.rank, processes._all = 2, 1, lambda number: (3, number)  # pyright: ignore
+    x, share = admit(torch.zeros(0, 3, 8, 8), processes)
+    assert (tuple(x.shape), share.sizes, share.local) == ((1, 3, 8, 8), (3, 0), 0)
+
+
+def test_what_another_process_refuses_is_refused_here() -> None:
+    processes = Processes()
+    processes.count, processes._all = 2, lambda number: (number, -1)  # pyright: ignore
+    with pytest.raises(InputError, match=r"process \[1\] refused its slice"):
+        admit(torch.zeros(2, 3, 8, 8), processes)
+
+
+def test_a_batch_without_any_image_is_refused() -> None:
+    processes = Processes()
+    processes.count, processes._all = 2, lambda number: (0, 0)  # pyright: ignore
+    with pytest.raises(InputError, match="no process has an image"):
+        admit(torch.zeros(0, 3, 8, 8), processes)
+
+
+@pytest.mark.parametrize("kind", UNSUPPORTED)
+def test_ways_of_sharding_that_cannot_work_are_refused_with_the_reason(kind: str) -> None:
+    accelerator = SimpleNamespace(distributed_type=SimpleNamespace(value=kind), num_processes=2, process_index=0)
+    with pytest.raises(LaunchError, match=f"{kind} is not supported: .*start plain processes"):
+        Processes(accelerator)
+
+
+def test_replicas_that_forget_are_refused(net: torch.nn.Module) -> None:
+    model = get_spear_model(net)
+    with pytest.raises(LaunchError, match="DataParallel copies the model.*one process for each device"):
+        Spear(torch.nn.DataParallel(model))
+    with pytest.raises(ConfigError, match="not a TinyNet; call get_spear_model"):
+        Spear(net)
