@@ -43,7 +43,8 @@ class SpearConfig:
     alpha: float = field(
         default=0.35,
         metadata=_about(
-            "Weight of the batch in the batch-norm statistics, Eq. 10; 0 keeps the source's, 1 takes the batch's; the paper's is 0.5."
+            "Weight of the batch in the batch-norm statistics, Eq. 10; 0 keeps the source's, 1 takes the batch's; "
+            "the paper's is 0.5."
         ),
     )
     tau: float = field(
