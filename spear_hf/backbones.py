@@ -50,7 +50,9 @@ class BasicBlock(nn.Module):
 class CifarResNet(nn.Module):
     """ResNet-26 for 32x32 images: a stem of 32 channels, three stages of four blocks, widths 32, 64 and 128; 1.47 M."""
 
-    def __init__(self, num_classes: int = 10, in_chans: int = 3, widths: tuple[int, ...] = (32, 64, 128), depth: int = 4) -> None:
+    def __init__(
+        self, num_classes: int = 10, in_chans: int = 3, widths: tuple[int, ...] = (32, 64, 128), depth: int = 4
+    ) -> None:
         super().__init__()
         self.num_classes = num_classes
         self.conv1 = nn.Conv2d(in_chans, widths[0], 3, 1, 1, bias=False)
@@ -58,7 +60,9 @@ class CifarResNet(nn.Module):
         inputs = (widths[0], *widths[:-1])
         self.stages = nn.Sequential(
             *(
-                nn.Sequential(*(BasicBlock(c if i == 0 else w, w, 2 if stage > 0 and i == 0 else 1) for i in range(depth)))
+                nn.Sequential(
+                    *(BasicBlock(c if i == 0 else w, w, 2 if stage > 0 and i == 0 else 1) for i in range(depth))
+                )
                 for stage, (c, w) in enumerate(zip(inputs, widths, strict=True))
             )
         )

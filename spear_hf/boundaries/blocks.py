@@ -9,7 +9,8 @@ from torch import nn
 from spear_hf.boundaries.axis import channel_axis
 from spear_hf.boundaries.trace import Trace, Value
 
-_ROWS = (nn.Sequential, nn.ModuleList)
+ROWS = (nn.Sequential, nn.ModuleList)
+"""Containers that only line their children up."""
 _STEM_NAMES = ("stem", "embed")
 
 
@@ -77,7 +78,7 @@ def _block_classes(trace: Trace, owners: set[str]) -> set[type[nn.Module]]:
     for path in owners:
         kind = type(trace.modules[path])
         innermost = not any(other.startswith(path + ".") for other in owners)
-        if kind not in _ROWS and (innermost or kinds.count(kind) > 1):
+        if kind not in ROWS and (innermost or kinds.count(kind) > 1):
             kept.add(kind)
     nested = {type(inner) for m in trace.modules.values() if type(m) in kept for inner in m.modules() if inner is not m}
     return (
@@ -96,12 +97,12 @@ def _sibling_classes(trace: Trace, classes: set[type[nn.Module]]) -> set[type[nn
 
     found: set[type[nn.Module]] = set()
     for row in trace.modules.values():
-        children = list(row.children()) if type(row) in _ROWS else []
+        children = list(row.children()) if type(row) in ROWS else []
         if 2 * sum(map(holds_block, children)) > len(children):
             rest = [child for child in children if not holds_block(child)]
-            candidates = [inner for child in rest for inner in (child.children() if type(child) in _ROWS else [child])]
+            candidates = [inner for child in rest for inner in (child.children() if type(child) in ROWS else [child])]
             found |= {type(module) for module in candidates if sum(map(_is_convolution, module.modules())) > 1}
-    return found - set(_ROWS)
+    return found - set(ROWS)
 
 
 def _atoms(trace: Trace, path: str, owners: set[str], classes: set[type[nn.Module]]) -> list[Block]:
@@ -124,15 +125,24 @@ def resolution(trace: Trace, value: Value) -> int:
     return positions // value.shape[channel_axis(trace, value.edge, value.shape)]
 
 
+def same_resolution(one: int, other: int) -> bool:
+    """Whether two counts of positions belong to one stage; class tokens that join halfway make no new one."""
+    return abs(one - other) <= 0.1 * max(one, other)
+
+
+def has_stem_name(path: str) -> bool:
+    """Whether a module is named as a part of the stem."""
+    return any(word in part for part in path.lower().split(".") for word in _STEM_NAMES)
+
+
 def _without_stem(trace: Trace, blocks: list[Block], siblings: set[type[nn.Module]]) -> list[Block]:
     """Drop what comes before the body: blocks that take the image, sit in a stem, or are alone of their class."""
     kinds = [type(block.module) for block in blocks]
     for i, block in enumerate(blocks):
-        in_stem = any(word in part for part in block.path.lower().split(".") for word in _STEM_NAMES)
         alone = (
             kinds.count(kinds[i]) == 1 and kinds[i] not in siblings and any(kinds.count(kind) > 1 for kind in kinds[i:])
         )
-        if block.entry.edge != trace.flow.image and not in_stem and not alone:
+        if block.entry.edge != trace.flow.image and not has_stem_name(block.path) and not alone:
             return blocks[i:]
     return []
 
@@ -152,6 +162,8 @@ def _layers(atoms: list[Block]) -> list[Block]:
     A block ends before the next convolution or change of shape (a pool, a flatten). Without convolutions, Linears.
     """
     kind = _is_convolution if any(_is_convolution(a.module) for a in atoms) else _is_linear
+    if not any(kind(atom.module) for atom in atoms):
+        return []
     starts = [i for i, atom in enumerate(atoms) if kind(atom.module)]
     blocks = []
     for start, following in zip(starts, [*starts[1:], len(atoms)], strict=True):

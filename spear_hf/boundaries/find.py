@@ -3,23 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from spear_hf.boundaries.blocks import trunk
 from spear_hf.boundaries.boundary import Boundary
-from spear_hf.boundaries.place import places_of
+from spear_hf.boundaries.feature_info import from_feature_info
+from spear_hf.boundaries.joint import from_frontiers
+from spear_hf.boundaries.place import place, place_what_holds
+from spear_hf.boundaries.proposal import Proposal
 from spear_hf.boundaries.rules import rule_for
 from spear_hf.boundaries.session import ProbeSession
-from spear_hf.boundaries.sources import Proposal, propose
-from spear_hf.boundaries.stem import Stem, stem_value
-from spear_hf.boundaries.verify import verify_boundaries
+from spear_hf.boundaries.stem import Stem
+from spear_hf.boundaries.structure import from_structure
+from spear_hf.boundaries.trace import Trace
+from spear_hf.boundaries.verify import shape_at, verify_boundaries
 from spear_hf.errors import BoundaryError, NoBoundariesError
 
 
-@torch.inference_mode(False)
-@torch.enable_grad()
+@dataclass(frozen=True)
+class Findings:
+    """What a search found and how.
+
+    Args:
+        boundaries: z_0..z_L, verified.
+        source: "rule", "metadata" (timm's feature_info as it is), "repaired" (with entries moved or dropped),
+            "structural", "joint" (several tensors to a boundary) or, for strict=False, "partial".
+        shapes: the shape of each boundary's tensor for the probe's batch of two.
+        notes: what was repaired or left out, for people.
+    """
+
+    boundaries: list[Boundary]
+    source: str
+    shapes: list[tuple[int, ...]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
 def find_boundaries(
     model: nn.Module,
     num_groups: int | None = None,
@@ -41,47 +63,55 @@ def find_boundaries(
     Raises:
         NoBoundariesError: with what was tried, what bypasses, and the ways out.
     """
+    return search_boundaries(model, num_groups, stem=stem, inputs=inputs, strict=strict).boundaries
+
+
+@torch.inference_mode(False)
+@torch.enable_grad()
+def search_boundaries(
+    model: nn.Module,
+    num_groups: int | None = None,
+    *,
+    stem: Stem = "auto",
+    inputs: Tensor | Mapping[str, Any] | None = None,
+    strict: bool = True,
+) -> Findings:
+    """`find_boundaries` with the story: which source told, which shapes the probe saw, what had to be repaired."""
     rule = rule_for(model)
     if rule is not None:
-        return verify_boundaries(model, rule(model, num_groups), inputs, strict=True)
+        return Findings(verify_boundaries(model, rule(model, num_groups), inputs, strict=True), "rule")
     session = ProbeSession(model, inputs)
     tried: list[str] = []
-    for proposal in propose(session.trace, num_groups):
+    proposals = propose(session.trace, num_groups)
+    for proposal in proposals:
+        if proposal.gap:
+            tried.append(f"{proposal.source}: {proposal.gap}")
+            continue
         try:
-            return placed_and_verified(session, proposal, stem)
+            return _findings(session, proposal, place(session, proposal, stem))
         except BoundaryError as error:
             tried.append(f"{proposal.source}: {error}")
+    for proposal in [] if strict else proposals:
+        boundaries = place_what_holds(session, proposal, stem)
+        if boundaries:
+            return replace(_findings(session, proposal, boundaries), source="partial", notes=tried)
     raise no_boundaries_error(model, tried)
 
 
-def placed_and_verified(session: ProbeSession, proposal: Proposal, stem: Stem) -> list[Boundary]:
-    """The proposal's tensors as boundaries whose hooks the model itself has answered for."""
-    values = [stem_value(session.trace, proposal, stem), *proposal.ends]
-    choices = [list(places_of(session.trace, value, d, proposal.blocks)) for d, value in enumerate(values)]
-    for depth, places in enumerate(choices):
-        if not places:
-            raise NoBoundariesError(f"no module that runs once emits or takes z_{depth}")
-    boundaries = [places[0] for places in choices]
-    try:
-        session.verify(boundaries)
-    except BoundaryError:
-        boundaries = [_first_that_holds(session, places) for places in choices]
-        session.verify(boundaries)
-    return boundaries
+def propose(trace: Trace, num_groups: int | None) -> list[Proposal]:
+    """What each source believes, in the order they are asked."""
+    blocks = trunk(trace)
+    proposals = (
+        from_feature_info(trace, blocks, num_groups),
+        from_structure(trace, blocks, num_groups),
+        from_frontiers(trace, num_groups),
+    )
+    return [proposal for proposal in proposals if proposal is not None]
 
 
-def _first_that_holds(session: ProbeSession, places: list[Boundary]) -> Boundary:
-    """The first place whose hook, alone, catches all that flows from image to logits."""
-    problem: BoundaryError | None = None
-    for boundary in places:
-        try:
-            session.check([boundary])
-        except BoundaryError as error:
-            problem = problem or error
-        else:
-            return boundary
-    assert problem is not None
-    raise problem
+def _findings(session: ProbeSession, proposal: Proposal, boundaries: list[Boundary]) -> Findings:
+    shapes = [shape_at(session.trace, boundary) for boundary in boundaries]
+    return Findings(boundaries, proposal.source, shapes, proposal.notes)
 
 
 def no_boundaries_error(model: nn.Module, tried: list[str]) -> NoBoundariesError:

@@ -90,6 +90,26 @@ class DataFlow:
         """Whether every path from the image to the logits runs through `edge`."""
         return self.total != 0 and self.paths_through(edge) == self.total
 
+    def around(self, edge: Edge) -> set[Edge]:
+        """The tensors, not computed from `edge`, from which a path leads to the logits past `edge`."""
+        dependent = {edge[0]}
+        for node in self.rank:
+            if any(parent in dependent for parent, _ in inputs_of(node)):
+                dependent.add(node)
+        reached: set[Edge] = set()
+        pending = [self.logits]
+        while pending:
+            for other in inputs_of(pending.pop()[0]):
+                if other != edge and other not in reached:
+                    reached.add(other)
+                    pending.append(other)
+        return {other for other in reached if other[0] not in dependent}
+
+    def depends(self, edge: Edge, on: set[Edge]) -> bool:
+        """Whether `edge` was computed from any of `on`."""
+        nodes = {node for node, _ in on}
+        return any(node in nodes for node in topological([edge]))
+
     def rank_of(self, edge: Edge) -> int:
         """A topological order: what is computed from `edge` has a higher rank."""
         return self.rank[edge[0]]

@@ -45,7 +45,11 @@ def _shapes(model: nn.Module) -> Iterator[tuple[int, ...]]:
         if size is not None:
             built_for = getattr(getattr(module, "patch_embed", None), "img_size", None)  # create_model(img_size=...)
             sides = tuple(built_for) if isinstance(built_for, (tuple, list)) else tuple(size[1:])
-            yield (_in_channels(module) or size[0], *sides)
+            yield (
+                _in_channels(module) or size[0],
+                *sides,
+            )  # create_model(in_chans=1) leaves the configuration as it was
+            yield (size[0], *sides)
             break
     config = getattr(model, "config", None)
     vision = getattr(config, "vision_config", None) or config

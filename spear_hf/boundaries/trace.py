@@ -29,12 +29,17 @@ class Value:
 
 @dataclass(frozen=True)
 class Call:
-    """One call of one module. Values without a path from the image are left out."""
+    """One call of one module, from `began` to `ended` on the probe's clock of hook events.
+
+    Values without a path from the image are left out.
+    """
 
     path: str
     module: nn.Module
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
+    began: int
+    ended: int
 
 
 def _values(container: Any) -> tuple[Value, ...]:
@@ -51,13 +56,24 @@ class _Recorder:
     def __init__(self, paths: dict[nn.Module, str]) -> None:
         self.paths = paths
         self.calls: list[Call] = []
-        self._open: list[tuple[Value, ...]] = []
+        self.first_seen: dict[Edge, int] = {}
+        self._clock = 0
+        self._open: list[tuple[tuple[Value, ...], int]] = []
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._open.append(_values(args) + _values(kwargs))
+        inputs = _values(args) + _values(kwargs)
+        self._open.append((inputs, self._tick(inputs)))
 
     def leave(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        self.calls.append(Call(self.paths[module], module, self._open.pop(), _values(output)))
+        outputs = _values(output)
+        inputs, began = self._open.pop()
+        self.calls.append(Call(self.paths[module], module, inputs, outputs, began, self._tick(outputs)))
+
+    def _tick(self, values: tuple[Value, ...]) -> int:
+        self._clock += 1
+        for value in values:
+            self.first_seen.setdefault(value.edge, self._clock)
+        return self._clock
 
 
 class Trace:
@@ -77,7 +93,7 @@ class Trace:
                 stack.callback(module.register_forward_pre_hook(recorder.enter, with_kwargs=True).remove)
                 stack.callback(module.register_forward_hook(recorder.leave, with_kwargs=True).remove)
             logits, image = forward(model, inputs)
-        self.calls = recorder.calls
+        self.calls, self.first_seen = recorder.calls, recorder.first_seen
         self.logits_shape = logits.shape
         self.flow = DataFlow(logits, image)
 
@@ -118,6 +134,12 @@ class Trace:
     def exit_of(self, path: str) -> Value | None:
         """What leaves the module at `path` and carries everything, or None."""
         return self._first_cut(path, True)
+
+    def bypass_of(self, edge: Edge) -> str:
+        """ ": 'module' reaches the logits beside it", for the last module that does and is not computed from `edge`."""
+        around = self.flow.around(edge)
+        beside = [call.path for call in self.calls if call.path and any(v.edge in around for v in call.outputs)]
+        return f": {beside[-1]!r} reaches the logits beside it" if beside else ""
 
     def _first_cut(self, path: str, output: bool) -> Value | None:
         calls = self.calls_of.get(path, [])

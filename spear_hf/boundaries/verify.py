@@ -63,6 +63,11 @@ def complete(trace: Trace, boundary: Boundary) -> Boundary:
     return boundary
 
 
+def shape_at(trace: Trace, boundary: Boundary) -> tuple[int, ...]:
+    """The shape of a boundary's tensor in the probe."""
+    return tuple(_value_at(trace, boundary).shape)
+
+
 def _value_at(trace: Trace, boundary: Boundary) -> Value:
     """The tensor that the probe saw at the place that `boundary` names."""
     if boundary.module not in trace.modules:

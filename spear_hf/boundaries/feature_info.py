@@ -1,0 +1,96 @@
+"""Stages told by timm's `feature_info`: every entry checked against the data flow, and put right where it is wrong."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from spear_hf.boundaries.blocks import Block, resolution, same_resolution
+from spear_hf.boundaries.frontier import Point
+from spear_hf.boundaries.proposal import Proposal, grouped
+from spear_hf.boundaries.structure import paths_of
+from spear_hf.boundaries.trace import Trace, Value
+
+
+class _Entry(NamedTuple):
+    """One listed module: its path, its reduction, and its output where that carries everything."""
+
+    path: str
+    reduction: int
+    value: Value | None
+
+
+def from_feature_info(trace: Trace, blocks: list[Block], num_groups: int | None) -> Proposal | None:
+    """The stages that timm lists; entries in the stem are set aside, entries past the last block moved back to it."""
+    entries = _entries(trace)
+    if not entries or not blocks:
+        return None
+    stem = [entry for entry in entries if entry.value is not None and _is_in_stem(trace, entry, blocks[0])]
+    missing = [entry for entry in entries if entry.value is None]
+    stages = [entry for entry in entries if entry not in stem and entry not in missing]
+    if not stages:
+        return None
+    notes = [_complaint(trace, entry) for entry in missing]
+    ends: list[Value] = []
+    for entry in stages:
+        end = _end(trace, entry, blocks)
+        if not _blocks_in(entry.path, blocks):
+            notes.append(f"feature_info lists {entry.path!r}, which is past the last block")
+        if not ends or trace.flow.rank_of(end.edge) > trace.flow.rank_of(ends[-1].edge):
+            ends.append(end)
+    sizes = [resolution(trace, end) for end in ends]
+    if len({e.reduction for e in stages}) == 1 or all(same_resolution(size, sizes[0]) for size in sizes):
+        ends = grouped(ends, num_groups)
+    around_first = blocks[0].path.startswith(stages[0].path + ".")
+    first = (trace.entry_of(stages[0].path) if around_first else None) or blocks[0].entry
+    return Proposal(
+        "repaired" if notes else "metadata",
+        (Point(first),),
+        [(Point(end),) for end in ends],
+        paths_of(blocks),
+        Point(stem[0].value) if stem and stem[0].value is not None else None,
+        notes,
+        gap="" if missing in ([], entries[:1]) else "; ".join(notes),
+    )
+
+
+def _entries(trace: Trace) -> list[_Entry]:
+    """What the outermost `feature_info` lists, with paths as `named_modules()` of the whole model spells them."""
+    for prefix, module in trace.modules.items():
+        info: Any = getattr(module, "feature_info", None)
+        info = getattr(info, "info", info)
+        if isinstance(info, list) and info and all(isinstance(entry, dict) and "module" in entry for entry in info):
+            paths = [f"{prefix}.{entry['module']}" if prefix else str(entry["module"]) for entry in info]
+            reductions = [entry.get("reduction", 0) for entry in info]
+            return [_Entry(p, r, trace.exit_of(p) if p else None) for p, r in zip(paths, reductions, strict=True)]
+    return []
+
+
+def _complaint(trace: Trace, entry: _Entry) -> str:
+    calls = trace.calls_of.get(entry.path, [])
+    if len(calls) != 1 or not calls[0].outputs:
+        return f"feature_info lists {entry.path!r}, which " + ("is not called once" if entry.path else "is no module")
+    return f"feature_info lists {entry.path!r}, which has a bypass{trace.bypass_of(calls[0].outputs[0].edge)}"
+
+
+def _is_in_stem(trace: Trace, entry: _Entry, first: Block) -> bool:
+    assert entry.value is not None
+    takes = trace.entry_of(entry.path)
+    is_before = trace.flow.rank_of(entry.value.edge) <= trace.flow.rank_of(first.entry.edge)
+    return is_before or (takes is not None and takes.edge == trace.flow.image)
+
+
+def _blocks_in(path: str, blocks: list[Block]) -> list[Block]:
+    """The blocks that are, or are inside, the module at `path`."""
+    return [block for block in blocks if block.path == path or block.path.startswith(path + ".")]
+
+
+def _end(trace: Trace, entry: _Entry, blocks: list[Block]) -> Value:
+    """Where the stage of `entry` ends: with its last block, unless a projection follows that."""
+    assert entry.value is not None
+    inside = _blocks_in(entry.path, blocks)
+    if inside:
+        last = inside[-1].exit
+        return last if last.shape.numel() == entry.value.shape.numel() else entry.value
+    rank = trace.flow.rank_of(entry.value.edge)
+    before = [block.exit for block in blocks if trace.flow.rank_of(block.exit.edge) <= rank]
+    return before[-1] if before else entry.value
