@@ -82,6 +82,18 @@ class AdapterConfig:
         """What the tensor file says of itself, so that it is never read with another adapter's configuration."""
         return json.dumps({"format_version": FORMAT_VERSION} | self._essence(), sort_keys=True)
 
+    def is_header(self, text: object) -> bool:
+        """Whether a tensor file that says this of itself belongs to this configuration.
+
+        Both are read before they are compared, so that a field that came later counts in both with its default.
+        """
+        try:
+            said = json.loads(text) if isinstance(text, str) else {}
+            same = SpearConfig.from_dict(said["spear_config"]) == self.spear_config
+            return same and said["boundaries"] == self._essence()["boundaries"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return False
+
     def _essence(self) -> dict[str, Any]:
         return {"boundaries": [b.to_dict() for b in self.boundaries], "spear_config": self.spear_config.to_dict()}
 

@@ -67,6 +67,20 @@ def render_card(folder: Path, source: str | None = None, subfolder: str | None =
     )
 
 
+def render_index(config: AdapterConfig, repo_id: str, subfolders: Sequence[str]) -> str:
+    """README.md of a repo that holds several adapters of one base, one in each of these subfolders."""
+    metadata = yaml.safe_dump(card_metadata(config, repo_id, None), sort_keys=False, allow_unicode=True)
+    rows = "\n".join(f"- [`{_plain(name)}`]({name}/README.md)" for name in subfolders)
+    return (
+        f"---\n{metadata}---\n\n{_MARK} when an adapter is pushed; delete this line to keep a text of your own -->\n\n"
+        f"# SPeaR adapters for {_plain(config.base_name)}\n\n{rows}\n\n```python\n"
+        "from spear_hf import AdapterBank, SpearModel\n\n"
+        f'model = SpearModel.from_pretrained(base, "{repo_id}", subfolder="{subfolders[0]}")\n'
+        f'bank = AdapterBank.from_pretrained(base, "{repo_id}")  # all: picks what serves a stream best\n'
+        "```\n"
+    )
+
+
 def card_metadata(config: AdapterConfig, name: str, results: Results | None) -> dict[str, Any]:
     """The front matter; a base that is no Hub id is left out, since the Hub refuses a card that names one."""
     tags = ["spear", "test-time-adaptation", "robustness", "adapter"]

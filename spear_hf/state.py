@@ -119,7 +119,7 @@ def read_adapter(folder: str | Path) -> tuple[AdapterConfig, dict[str, Tensor]]:
     raw = _read(path)
     header = _header(raw, path)
     metadata = header.pop("__metadata__", {})
-    if metadata.get("spear") != config.header() and metadata != _BY_PEFT:
+    if not config.is_header(metadata.get("spear")) and metadata != _BY_PEFT:
         raise AdapterFormatError(f"{path} and {CONFIG_NAME} are of different adapters; fetch or save both again")
     if header.keys() != wanted.keys():
         missing, unexpected = sorted(wanted.keys() - header.keys()), sorted(header.keys() - wanted.keys())

@@ -90,6 +90,12 @@ def pull(
     return folder
 
 
+def subfolders_of(repo_id: str, revision: str | None = None, token: Token = None) -> list[str]:
+    """The subfolders of a repo that hold adapters."""
+    paths = [PurePosixPath(p) for p in HfApi(token=token).list_repo_files(repo_id, revision=revision)]
+    return sorted(str(path.parent) for path in paths if path.name == CONFIG_NAME and len(path.parts) > 1)
+
+
 def cached_commit(repo_id: str, revision: str | None = None) -> str | None:
     """The commit of a model that was loaded here from the Hub, as the cache knows it; None where it does not."""
     for name in ("config.json", "model.safetensors"):
@@ -188,8 +194,7 @@ def _is_content_of(name: str, data: bytes) -> bool:
 
 def _no_adapter(repo: str, path: str, revision: str | None, token: Token) -> AdapterFormatError:
     """There is no adapter at `path`; there may be some in subfolders."""
-    there = HfApi(token=token).list_repo_files(repo, revision=revision)
-    inside = sorted(str(PurePosixPath(p).parent) for p in there if PurePosixPath(p).name == CONFIG_NAME)
+    inside = subfolders_of(repo, revision, token)
     hint = f"it holds the adapters {inside}: pass subfolder=" if inside else "it holds no SPeaR adapter"
     return AdapterFormatError(f"{repo} has no {path}; {hint}")
 

@@ -4,14 +4,15 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from huggingface_hub import CommitInfo, CommitOperationAdd, HfApi
+from huggingface_hub import CommitInfo, CommitOperationAdd, HfApi, hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError
 
-from spear_hf.adapter_config import CONFIG_NAME
+from spear_hf.adapter_config import CONFIG_NAME, read_config
 from spear_hf.arithmetic import deviations
-from spear_hf.card import CARD_NAME, is_generated, render_card, write_card
+from spear_hf.card import CARD_NAME, is_generated, render_card, render_index, write_card
 from spear_hf.errors import AdapterSaveError
 from spear_hf.files import write_atomically
-from spear_hf.hub.fetching import EXTRAS, Token, cached_commit, inside_repo
+from spear_hf.hub.fetching import EXTRAS, Token, cached_commit, inside_repo, subfolders_of
 from spear_hf.model import SpearModel
 from spear_hf.origin import Origin, origin_of
 from spear_hf.results import Results
@@ -121,6 +122,9 @@ def push(
         if not card.exists() or is_generated(card):
             write_atomically(card, render_card(shown, repo_id, subfolder))
         files = {f"{inside}{path.name}": path.read_bytes() for path in sorted(shown.iterdir())}
+        if subfolder and _is_ours(repo_id, None if create_pr else revision, token):
+            names = sorted({*subfolders_of(repo_id, None if create_pr else revision, token), inside.rstrip("/")})
+            files[CARD_NAME] = render_index(read_config(shown), repo_id, names).encode()
     return api.create_commit(
         repo_id,
         [CommitOperationAdd(path, content) for path, content in files.items()],
@@ -135,3 +139,11 @@ def _pinned(origin: Origin) -> Origin:
     if origin.hub_id is None:
         return origin
     return replace(origin, revision=cached_commit(origin.hub_id, origin.revision) or origin.revision)
+
+
+def _is_ours(repo_id: str, revision: str | None, token: Token) -> bool:
+    """Whether the card at the root of a repo is missing or was rendered here, so that it may be rendered anew."""
+    try:
+        return is_generated(Path(hf_hub_download(repo_id, CARD_NAME, revision=revision, token=token)))
+    except EntryNotFoundError:
+        return True
