@@ -6,8 +6,8 @@
     accelerate launch examples/adapt.py --protocol continual --learning_rate 0.003 --boundaries 0
 
 Three columns answer the same stream: the source model; the source with alpha-mixed batch statistics and no learning
-(for models with BatchNorm); and SPeaR. At the end the learned adapter is saved, loaded into a fresh copy of the base,
-and both must give the same logits.
+(for models with BatchNorm); and SPeaR. At the end what each corruption taught is saved as an adapter, and one is loaded
+into a fresh copy of the base: both must give the same logits.
 """
 
 import copy
@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from torch import Tensor
 from transformers import HfArgumentParser
 
 from spear_hf import Report, Spear, SpearConfig, SpearError, SpearModel, get_spear_model, load_base_model
@@ -54,7 +55,7 @@ class RunArguments:
     batch_size: int = about("Images in a batch, over all processes.", 64)
     limit: int | None = about("Images of each corruption; 0 takes all there are.", 1024)
     seed: int = about("Of the order and of the corruptions.", 0)
-    output: str = about("The folder for report.json and the adapter.", "runs/adapt")
+    output: str = about("The folder for report.json and the adapters.", "runs/adapt")
     cpu: bool = about("Stay on the CPU.", False)
 
 
@@ -95,36 +96,45 @@ def main() -> None:
         methods["alpha only"] = BnAdapt(copy.deepcopy(pristine), config.alpha, accelerator=accelerator)
     methods["SPeaR"] = Spear(model, accelerator=accelerator)
     facts = {"model": run.model, "base": fingerprint(pristine).to_dict(), "config": config.to_dict()}
+    learned: dict[str, dict[str, Tensor]] = {}  # the RSPs as each corruption left them
     report = evaluate(
         methods,
         stream,
+        on_step=lambda domain, _: learned.update({domain: model.snapshot()}),
         accelerator=accelerator,
         provenance={"processor": processor.describe(), **facts},
     )
     if accelerator.is_main_process:
-        finish(console, report, model, pristine, stream, run)
+        finish(console, report, model, learned, pristine, stream, run)
 
 
-def finish(console: Console, report: Report, model: SpearModel, pristine: Any, stream: Any, run: RunArguments) -> None:
-    """Print the table, write the report, and show that the saved adapter answers as the one that learned."""
-    console.print(
-        report.table(f"{Path(run.model).name}, severity {run.severity:g}, batch {run.batch_size}, {run.protocol}")
-    )
+def finish(
+    console: Console, report: Report, model: SpearModel, learned: Any, pristine: Any, stream: Any, run: RunArguments
+) -> None:
+    """Print the table, write report and adapters, and show that a saved adapter answers as the one that learned."""
+    name = Path(run.model).name
+    console.print(report.table(f"{name}, severity {run.severity:g}, batch {run.batch_size}, {run.protocol}"))
     steps = report.adaptation.get("SPeaR", {})
-    console.print("SPeaR steps: " + ", ".join(f"{count} {reason}" for reason, count in steps.items()), highlight=False)
+    console.print("SPeaR steps: " + ", ".join(f"{count} {why}" for why, count in steps.items()), highlight=False)
     output = Path(run.output)
     report.to_json(output / "report.json")
-    model.save_pretrained(output / "adapter")
+    for domain, state in learned.items():
+        model.restore(state)
+        model.save_pretrained(output / "adapters" / domain.replace("/", "-"))
+
+    best = max(report.rows, key=lambda row: row.error["source"] - row.error["SPeaR"]).domain
+    folder = output / "adapters" / best.replace("/", "-")
+    model.restore(learned[best])
+    loaded = SpearModel.from_pretrained(pristine, folder)
     x = next(iter(stream))["pixel_values"].to(next(pristine.parameters()).device)
-    loaded = SpearModel.from_pretrained(pristine, output / "adapter")
     with torch.no_grad():
-        learned, again = (getattr(out, "logits", out) for out in (model(x), loaded(x)))
-    if not torch.equal(learned, again):
-        raise SpearError(f"the adapter loaded from {output / 'adapter'} answers differently; please report this")
+        before, after = (getattr(out, "logits", out) for out in (model(x), loaded(x)))
+    if not torch.equal(before, after):
+        raise SpearError(f"the adapter loaded from {folder} answers differently; please report this")
     console.print(
-        f"saved {output / 'report.json'} and {output / 'adapter'}; loaded again, its logits are identical",
-        highlight=False,
+        f"saved {output / 'report.json'} and {len(learned)} adapters in {output / 'adapters'}", highlight=False
     )
+    console.print(f"{folder.name} loaded again into a fresh base: its logits are identical", highlight=False)
 
 
 if __name__ == "__main__":
