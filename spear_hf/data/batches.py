@@ -67,7 +67,8 @@ class Stream:
         self.schedule = schedule
         self.num_workers = num_workers
         self.skipped: set[int] = set()
-        self._source, self._recipe = source, recipe
+        self.recipe = recipe
+        self._source = source
         self._label_map = label_map
         self._skip_broken = skip_broken
         self._rank, self._world = 0, 1
@@ -83,6 +84,17 @@ class Stream:
         """(S,) int64 classes of the model that can occur, where the source has fewer: mask the other logits."""
         subset = None if self._label_map is None else self._label_map.subset
         return None if subset is None else torch.from_numpy(subset)
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether batches carry labels."""
+        return self._label_map is not None
+
+    @property
+    def classes(self) -> list[str] | None:
+        """Names that labels count through, where they are the source's own."""
+        is_own = self._label_map is not None and self._label_map.how == "source"
+        return list(self._source.classes) if is_own and self._source.classes is not None else None
 
     def __len__(self) -> int:
         """Number of batches; TypeError for an endless stream."""
@@ -145,7 +157,7 @@ class Stream:
         plan = self.schedule.batch(number)
         part = plan.part(self._rank, self._world)
         domains = [self.schedule.domains[i] for i in part.domains]
-        images, broken = render(self._source, self._recipe, part.ids, domains, skip_broken=self._skip_broken)
+        images, broken = render(self._source, self.recipe, part.ids, domains, skip_broken=self._skip_broken)
         kept = [place for place, image in enumerate(images) if image is not None]
         made = StreamBatch(
             pixel_values=self._pixels([image for image in images if image is not None], plan),
@@ -165,7 +177,7 @@ class Stream:
             return self.processor(images)
         if images:
             return _stack(images)
-        one, _ = render(self._source, self._recipe, plan.ids[:1], [self.schedule.domains[plan.domains[0]]])
+        one, _ = render(self._source, self.recipe, plan.ids[:1], [self.schedule.domains[plan.domains[0]]])
         return _stack([image for image in one if image is not None])[:0]
 
     def _labels(self, ids: np.ndarray, domains: list[Domain]) -> Tensor | None:
@@ -215,7 +227,7 @@ class Stream:
             "cycles": schedule.cycles,
             "batch_size": schedule.batch_size,
             "order_hash": schedule.order_hash(),
-            "corruption": self._recipe.describe(schedule.domains),
+            "corruption": self.recipe.describe(schedule.domains),
             "labels": None if self._label_map is None else self._label_map.how,
             "label_hash": self._label_hash(),
             "processor": None if self.processor is None else self.processor.describe(),

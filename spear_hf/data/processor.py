@@ -248,3 +248,37 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "shortest_edge"):
         return {key: side for key, side in vars(value).items() if side is not None}
     return int(value) if isinstance(value, IntEnum) else value
+
+
+def load_class_names(model: nn.Module | None) -> list[tuple[str, ...]] | None:
+    """What each class of a model is called, in index order: WordNet id where it is ImageNet's, then names; or None.
+
+    transformers models say it in their configuration; timm says it for the subsets of ImageNet alone.
+    """
+    base = _unwrap(model)
+    if (id2label := getattr(getattr(base, "config", None), "id2label", None)) is not None:
+        names = [(str(id2label[k]),) for k in sorted(id2label)]
+        imagenet = _imagenet_names("imagenet-1k")
+        agree = sum(_first(ours[-1]) == _first(theirs[1]) for ours, theirs in zip(names, imagenet, strict=False))
+        is_imagenet = len(names) == len(imagenet) and agree > 0.95 * len(names)  # "crane" and the like differ
+        return [(wnid, *own) for own, (wnid, *_) in zip(names, imagenet, strict=True)] if is_imagenet else names
+    if getattr(base, "pretrained_cfg", None) is None:
+        return None
+    from timm.data.imagenet_info import infer_imagenet_subset
+
+    subset = infer_imagenet_subset(base)
+    return _imagenet_names(subset) if subset else None
+
+
+def _imagenet_names(subset: str) -> list[tuple[str, ...]]:
+    """(WordNet id, all names, first name) of each class, from the tables that timm ships."""
+    from timm.data.imagenet_info import ImageNetInfo
+
+    info = ImageNetInfo(subset)
+    full = [info.index_to_description(k) for k in range(info.num_classes())]
+    return [(info.index_to_label_name(k), name, name.split(",")[0]) for k, name in enumerate(full)]
+
+
+def _first(name: str) -> str:
+    """The first of several names of a class: "tench" of "tench, Tinca tinca"."""
+    return name.split(",")[0].strip().replace("_", " ").casefold()

@@ -13,7 +13,7 @@ from timm.data.transforms_factory import create_transform
 from torch import nn
 from transformers import AutoImageProcessor, ResNetConfig, ResNetForImageClassification, ViTImageProcessor
 
-from spear_hf.data.processor import Processor, load_processor
+from spear_hf.data.processor import Processor, load_class_names, load_processor
 from spear_hf.errors import DataError, InputError
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
@@ -146,3 +146,24 @@ def test_describe_says_where_the_numbers_come_from(hf_model: ResNetForImageClass
     assert said["origin"] == f"transformers:{hf_model.name_or_path}"
     assert "do_resize=True" in said["transform"]
     assert "'height': 64" in said["transform"]
+
+
+def test_a_transformers_model_names_its_classes(hf_model: ResNetForImageClassification) -> None:
+    hf_model.config.id2label = {1: "bee", 0: "ant"}
+    assert load_class_names(hf_model) == [("ant",), ("bee",)]
+
+
+def test_an_imagenet_models_classes_have_wordnet_ids() -> None:
+    from_timm = load_class_names(timm.create_model("test_resnet", num_classes=1000))
+    assert from_timm is not None
+    assert from_timm[0] == ("n01440764", "tench, Tinca tinca", "tench")
+    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], num_labels=1000)
+    config.id2label = {k: names[1] for k, names in enumerate(from_timm)}
+    from_transformers = load_class_names(ResNetForImageClassification(config))
+    assert from_transformers is not None
+    assert from_transformers[517] == ("n03126707", "crane")
+
+
+def test_other_models_name_no_classes() -> None:
+    assert load_class_names(nn.Linear(1, 1)) is None
+    assert load_class_names(timm.create_model("test_resnet", num_classes=10)) is None

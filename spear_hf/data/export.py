@@ -1,0 +1,216 @@
+"""Corrupted copies of a dataset on disk, in the layouts that ImageNet-C and CIFAR-10-C are published in."""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from tqdm.auto import tqdm
+
+from spear_hf.data.batches import Stream
+from spear_hf.data.contact_sheet import contact_sheet
+from spear_hf.errors import DataError
+
+__all__ = ["EXPORT_LAYOUTS", "contact_sheet", "write_corrupted"]
+
+ROW_GROUP = 256  # images that are held before they are written
+
+
+def write_corrupted(stream: Stream, folder: str | Path, *, layout: str = "parquet", progress: bool = True) -> Path:
+    """Write every image of a stream, corrupted, and give back the folder; `load_stream(folder)` reads the same pixels.
+
+    Nothing is left behind where it fails: all is written beside the folder and moved at the end. What was done stands
+    in provenance.json.
+
+    Args:
+        stream: without a processor; `shuffle=False` keeps the source's order.
+        folder: a new one, or an empty one.
+        layout: "parquet" (configuration = corruption, split = severity_k), "npy" (CIFAR-10-C's arrays, which hold
+            severities 1 to 5), or "imagefolder" (ImageNet-C's corruption/severity/class/file).
+        progress: a bar over the images.
+
+    Raises:
+        DataError: a stream with a processor, clean or composed domains, or no end; a layout that does not hold it; a
+            folder that holds something.
+    """
+    target = Path(folder)
+    if layout not in EXPORT_LAYOUTS:
+        raise DataError(f"layout={layout!r} is unknown; pass one of {', '.join(EXPORT_LAYOUTS)}")
+    check_stream(stream)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise DataError(f"{str(target)!r} holds something already; pass a new folder")
+    with moved_into_place(target) as temporary:
+        total = None if stream.schedule.num_batches is None else stream.schedule.images_per_cycle
+        with tqdm(total=total, unit="image", disable=None if progress else True) as bar:
+            EXPORT_LAYOUTS[layout](stream, temporary, bar.update)
+        (temporary / "provenance.json").write_text(json.dumps(stream.describe(), indent=2, sort_keys=True) + "\n")
+    return target
+
+
+def check_stream(stream: Stream) -> None:
+    """Refuse a stream that is no set of corrupted uint8 images, domain by domain."""
+    if stream.processor is not None:
+        raise DataError("the stream has a processor, and images are written as uint8; load it without processor=")
+    if stream.schedule.cycles != 1:
+        raise DataError(f"the stream has cycles={stream.schedule.cycles}; a copy is one cycle: load it with cycles=1")
+    names = [segment.domain for segment in stream.schedule.segments]
+    odd = [name for name in names if name not in stream.domains or "+" in name or name == "clean"]
+    if odd or len(set(names)) < len(names):
+        what = f"a segment {odd[0]!r}" if odd else "a domain twice"
+        raise DataError(f"the stream holds {what}; a copy takes each corruption and severity once, domain by domain")
+
+
+def write_parquet(stream: Stream, folder: Path, done: Callable[[int], Any]) -> None:
+    """data/<corruption>/severity_<k>/data.parquet, and a README.md that names configurations and splits."""
+    from datasets import ClassLabel, Features, Image, Value
+    from pyarrow import Table
+    from pyarrow.parquet import ParquetWriter
+
+    label = ClassLabel(names=stream.classes) if stream.classes else Value("int64")
+    features = Features({"image": Image(), "index": Value("int64")} | ({"label": label} if stream.has_labels else {}))
+    places: dict[str, list[str]] = {}
+    for domain, images in by_domain(stream):
+        corruption, severity = domain.split("/")
+        place = folder / "data" / corruption / f"severity_{severity}"
+        place.mkdir(parents=True)
+        places.setdefault(corruption, []).append(severity)
+        with ParquetWriter(place / "data.parquet", features.arrow_schema) as writer:
+            for rows in groups_of(ROW_GROUP, images):
+                columns: dict[str, list[Any]] = {
+                    "image": [{"bytes": file, "path": f"{index:08d}.{kind}"} for file, kind, index, _ in rows],
+                    "index": [index for _, _, index, _ in rows],
+                }
+                if stream.has_labels:
+                    columns["label"] = [number for *_, number in rows]
+                writer.write_table(Table.from_pydict(columns, schema=features.arrow_schema))
+                done(len(rows))
+    (folder / "README.md").write_text(readme(places, stream.describe()["source"]["name"]))
+
+
+def write_npy(stream: Stream, folder: Path, done: Callable[[int], Any]) -> None:
+    """<corruption>.npy, uint8 (5 n, H, W, 3), severities one after another, and labels.npy (5 n,)."""
+    levels: dict[str, set[str]] = {}
+    for domain in stream.domains:
+        levels.setdefault(domain.split("/")[0], set()).add(domain.split("/")[1])
+    short = {name: sorted(found) for name, found in levels.items() if found != set("12345")}
+    if short:
+        raise DataError(
+            f"layout='npy' holds severities 1 to 5, the stream has {short}; load it with severity=[1,2,3,4,5]"
+        )
+    n = stream.schedule.segments[0].length
+    shape = stream.batch(0)["pixel_values"].shape[1:]
+    labels = np.full(5 * n, -1, dtype=np.int64)
+    for corruption in levels:
+        np.lib.format.open_memmap(folder / f"{corruption}.npy", "w+", np.uint8, (5 * n, *shape))
+    row = 0
+    for batch in stream:
+        corruption, severity = batch["domain"].split("/")
+        row = 0 if batch["is_domain_start"] else row
+        start, count = (int(severity) - 1) * n + row, len(batch["index"])
+        array = np.load(folder / f"{corruption}.npy", mmap_mode="r+")
+        array[start : start + count] = batch["pixel_values"].numpy()
+        if batch["labels"] is not None:
+            labels[start : start + count] = batch["labels"].numpy()
+        row += count
+        done(count)
+    if stream.has_labels:
+        np.save(folder / "labels.npy", labels)
+
+
+def write_imagefolder(stream: Stream, folder: Path, done: Callable[[int], Any]) -> None:
+    """<corruption>/<severity>/<class>/<sample id>.JPEG, or .png where there is no JPEG in the recipe."""
+    for domain, images in by_domain(stream):
+        for file, kind, index, label in images:
+            name = "" if label is None else stream.classes[label] if stream.classes else f"{label:04d}"
+            place = folder / domain / re.sub(r"[/\\]", "_", name)
+            place.mkdir(parents=True, exist_ok=True)
+            (place / f"{index:08d}.{kind}").write_bytes(file)
+            done(1)
+
+
+EXPORT_LAYOUTS: dict[str, Callable[[Stream, Path, Callable[[int], Any]], None]] = {
+    "parquet": write_parquet,
+    "npy": write_npy,
+    "imagefolder": write_imagefolder,
+}
+EncodedRow = tuple[bytes, str, int, int | None]  # file, suffix, sample id, label
+
+
+def by_domain(stream: Stream) -> Iterator[tuple[str, Iterator[EncodedRow]]]:
+    """Each domain with its images as files: JPEG of the recipe's quality, as ImageNet-C was stored, else PNG."""
+    quality = stream.recipe.jpeg_quality
+    before_jpeg = copy(stream)  # the file itself is the JPEG: a second one would change the pixels
+    before_jpeg.recipe = replace(stream.recipe, jpeg_quality=None)
+    batches = iter(before_jpeg)
+    held = next(batches, None)
+
+    def images(domain: str) -> Iterator[EncodedRow]:
+        nonlocal held
+        while held is not None and held["domain"] == domain:
+            labels = held["labels"]
+            for place, image in enumerate(held["pixel_values"].numpy()):
+                label = None if labels is None else int(labels[place])
+                yield encode(image, quality), "png" if quality is None else "JPEG", int(held["index"][place]), label
+            held = next(batches, None)
+
+    while held is not None:
+        yield held["domain"], images(held["domain"])
+
+
+def encode(image: np.ndarray, quality: int | None) -> bytes:
+    """An image file: JPEG of a quality, or PNG."""
+    file = BytesIO()
+    if quality is None:
+        Image.fromarray(image).save(file, "PNG", compress_level=3)
+    else:
+        Image.fromarray(image).save(file, "JPEG", quality=quality, optimize=True)
+    return file.getvalue()
+
+
+def groups_of(size: int, items: Iterator[EncodedRow]) -> Iterator[list[EncodedRow]]:
+    """Lists of `size` items; the last holds what is left."""
+    group: list[EncodedRow] = []
+    for item in items:
+        group.append(item)
+        if len(group) == size:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def readme(places: dict[str, list[str]], source: str) -> str:
+    """A dataset card: configurations, splits, and what they are."""
+    lines = ["---", "tags: [test-time-adaptation, robustness, corruptions]", "configs:"]
+    for corruption, severities in places.items():
+        lines += [f"- config_name: {corruption}", "  data_files:"]
+        for severity in severities:
+            path = f"data/{corruption}/severity_{severity}/*.parquet"
+            lines += [f"  - split: severity_{severity}", f"    path: {path}"]
+    text = f"Images of {source} under corruptions: a configuration for each corruption, a split for each severity."
+    return "\n".join(
+        [*lines, "---", "", f"# {source}, corrupted", "", text, "Made by spear-hf; see provenance.json.", ""]
+    )
+
+
+@contextmanager
+def moved_into_place(target: Path) -> Iterator[Path]:
+    """A folder beside `target` to write into, which becomes `target` at the end, or nothing after an error."""
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary.mkdir(parents=True)
+    try:
+        yield temporary
+        if target.exists():
+            target.rmdir()
+        os.replace(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

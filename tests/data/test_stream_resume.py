@@ -1,0 +1,56 @@
+"""A stream whose process is killed goes on where it stood, with the same bits."""
+
+import json
+import signal
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pytest
+from datasets import Dataset
+from PIL import Image
+
+from spear_hf.data.stream import StreamBatch, load_stream
+
+OPTIONS = {"corruptions": "noise, elastic_transform", "batch_size": 5, "protocol": "continual", "seed": 3}
+
+RUN = """
+import json, os, signal, sys
+from pathlib import Path
+from spear_hf.data.stream import load_stream
+from tests.data.test_stream_resume import OPTIONS, digest
+
+folder, kill_at, workers = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+stream = load_stream(folder / "images.parquet", num_workers=workers, **OPTIONS)
+if (folder / "state.json").exists():
+    stream.load_state_dict(json.loads((folder / "state.json").read_text()))
+for batch in stream:
+    with open(folder / "seen.jsonl", "a") as file:
+        print(json.dumps([batch["batch"], digest(batch)]), file=file)
+    if batch["batch"] == kill_at:
+        os.kill(os.getpid(), signal.SIGKILL)
+    (folder / "state.tmp").write_text(json.dumps(stream.state_dict()))
+    os.replace(folder / "state.tmp", folder / "state.json")
+"""
+
+
+def digest(batch: StreamBatch) -> str:
+    """A hash of the pixels, the ids and the domain of a batch."""
+    return sha256(
+        batch["pixel_values"].numpy().tobytes() + batch["index"].numpy().tobytes() + batch["domain"].encode()
+    ).hexdigest()
+
+
+@pytest.mark.slow
+def test_a_stream_killed_twice_yields_the_bits_of_an_unbroken_one(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (23, 32, 32, 3), dtype=np.uint8)
+    Dataset.from_dict({"image": [Image.fromarray(x) for x in pixels]}).to_parquet(tmp_path / "images.parquet")
+    for kill_at, workers, code in ((4, 2, -signal.SIGKILL), (11, 0, -signal.SIGKILL), (-1, 3, 0)):
+        command = [sys.executable, "-c", RUN, str(tmp_path), str(kill_at), str(workers)]
+        assert subprocess.run(command, check=False).returncode == code
+    seen = [json.loads(line) for line in (tmp_path / "seen.jsonl").read_text().splitlines()]
+    unbroken = {batch["batch"]: digest(batch) for batch in load_stream(tmp_path / "images.parquet", **OPTIONS)}  # pyright: ignore[reportArgumentType]
+    assert dict(seen) == unbroken
+    assert [number for number, _ in seen] == [0, 1, 2, 3, 4, *range(4, 12), *range(11, 20)]  # the interrupted, again
