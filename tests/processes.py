@@ -19,7 +19,8 @@ from tests.conftest import TinyNet
 from tests.tiny_stream import TinyStream, images_and_labels
 
 SIZES = (32, 5, 1, 1, 32)
-CONFIG = SpearConfig(tau=0.817, boundaries="all", steps=2)  # shut for the first two of these batches, then open
+# shut for the first two of these batches, then open
+CONFIG = SpearConfig(tau=0.817, alpha=0.5, learning_rate=0.01, diversity_batch=1, boundaries="all", steps=2)
 
 
 def base() -> nn.Module:
