@@ -27,7 +27,7 @@ RESULTS = Results(
 
 @pytest.fixture
 def model(net: nn.Module) -> SpearModel:
-    steered = get_spear_model(net, SpearConfig(boundaries=(0, 2)))
+    steered = get_spear_model(net, SpearConfig(boundaries=(0, 2), alpha=0.5))
     with torch.no_grad():
         for parameter in steered.adapter_parameters():
             parameter.add_(0.1)
