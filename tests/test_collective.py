@@ -95,7 +95,7 @@ def test_ways_of_sharding_that_cannot_work_are_refused_with_the_reason(kind: str
 
 def test_replicas_that_forget_are_refused(net: torch.nn.Module) -> None:
     model = get_spear_model(net)
-    with pytest.raises(LaunchError, match="DataParallel copies the model.*one process for each device"):
+    with pytest.raises(LaunchError, match=r"DataParallel copies the model.*one process for each device"):
         Spear(torch.nn.DataParallel(model))
     with pytest.raises(ConfigError, match="not a TinyNet; call get_spear_model"):
         Spear(net)
