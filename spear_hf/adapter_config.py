@@ -177,6 +177,8 @@ def _check_boundaries(config: AdapterConfig) -> None:
     keys = [boundary.key for boundary in config.boundaries]
     if len(set(keys)) < len(keys):
         raise ValueError(f"boundaries {keys} name one twice")
+    if len({(b.module, b.where, b.part) for b in config.boundaries}) < len(keys):
+        raise ValueError("two boundaries at one place")
     if not config.chosen:  # raises itself for a choice that is not among them
         raise ValueError("no boundary carries an RSP")
 

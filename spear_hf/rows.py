@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from spear_hf.errors import InputError
-from spear_hf.rsp import RSP
+from spear_hf.rsp import RSP, check_channels, steer
 
 
 class RowRSPs:
@@ -38,11 +38,7 @@ class RowRSPs:
                 f"adapter_names has {len(self.rows)} entries, and a boundary sees a batch of {len(z)}; give one name "
                 "for each image of the batch"
             )
-        self.some.check(z)
-        wide = torch.promote_types(z.dtype, torch.float32)
+        check_channels(z, self.some.channels, self.some.channel_axis)
         gamma = torch.stack([torch.ones_like(self.gamma) if rsp is None else rsp.gamma for rsp in self.rows])
         beta = torch.stack([torch.zeros_like(self.gamma) if rsp is None else rsp.beta for rsp in self.rows])
-        shape = [1] * z.dim()
-        shape[self.some.channel_axis] = self.some.channels
-        shape[0] = len(z)
-        return torch.addcmul(beta.view(shape).to(wide), z.to(wide), gamma.view(shape).to(wide)).to(z.dtype)
+        return steer(z, gamma, beta, self.some.channel_axis)

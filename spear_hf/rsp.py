@@ -8,11 +8,33 @@ from torch import Tensor, nn
 from spear_hf.errors import UnsupportedOutputError
 
 
+def steer(z: Tensor, gamma: Tensor, beta: Tensor, channel_axis: int) -> Tensor:
+    """gamma * z + beta, with gamma and beta (C,) along one axis of z, or (B, C) along it and the batch (Eq. 3).
+
+    The product is taken in fp32 and cast back, so the identity is exact in bf16 and fp16 too; a double-precision model
+    is asked for to be exact, and is not rounded to fp32.
+    """
+    shape = [1] * z.dim()
+    shape[channel_axis] = gamma.shape[-1]
+    if gamma.dim() == 2:
+        shape[0] = len(gamma)
+    wide = torch.promote_types(z.dtype, torch.float32)
+    return torch.addcmul(beta.view(shape).to(wide), z.to(wide), gamma.view(shape).to(wide)).to(z.dtype)
+
+
+def check_channels(z: Tensor, channels: int, axis: int) -> None:
+    """Raise UnsupportedOutputError unless z has `channels` on `axis`: broadcasting would answer all the same."""
+    if not -z.dim() <= axis < z.dim() or z.shape[axis] != channels:
+        raise UnsupportedOutputError(
+            f"an RSP of {channels} channels on axis {axis} met a tensor of shape {tuple(z.shape)}; "
+            "the adapter is of another base, or its boundary names another axis"
+        )
+
+
 class RSP(nn.Module):
     """RSP(z)[b, c, m] = gamma[c] * z[b, c, m] + beta[c], identity at the start (Eq. 3).
 
     The parameters stay fp32 whatever the model is cast to: a bf16 gamma near 1 would lose every step below 0.0078.
-    The product is taken in fp32 and cast back, so the identity is exact in bf16 and fp16 too.
 
     Args:
         channels: C, the length of gamma (C,) and beta (C,).
@@ -31,22 +53,8 @@ class RSP(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         """The steered representation, of z's shape, dtype and memory format."""
-        self.check(z)
-        shape = [1] * z.dim()
-        shape[self.channel_axis] = self.channels
-        gamma, beta = self.gamma.view(shape), self.beta.view(shape)
-        if z.dtype == torch.float64:  # a double-precision model is asked for to be exact: do not round it to fp32
-            return torch.addcmul(beta.double(), z, gamma.double())
-        return torch.addcmul(beta, z.float(), gamma).to(z.dtype)
-
-    def check(self, z: Tensor) -> None:
-        """Raise UnsupportedOutputError unless z has this RSP's channels on its axis."""
-        axis = self.channel_axis
-        if not -z.dim() <= axis < z.dim() or z.shape[axis] != self.channels:  # broadcasting would answer all the same
-            raise UnsupportedOutputError(
-                f"an RSP of {self.channels} channels on axis {axis} met a tensor of shape {tuple(z.shape)}; "
-                "the adapter is of another base, or its boundary names another axis"
-            )
+        check_channels(z, self.channels, self.channel_axis)
+        return steer(z, self.gamma, self.beta, self.channel_axis)
 
     def deviation(self) -> Tensor:
         """||gamma - 1||^2 + ||beta||^2, the squared distance from the identity (one depth's part of Eq. 9)."""

@@ -58,6 +58,8 @@ def save_adapter(
         )
     config = config_of(model, name, origin)
     tensors = tensors_of(config, model.snapshot(name))
+    if len(tensors) < 2 * len(config.chosen):
+        raise AdapterSaveError("two of the boundaries are at one place of one module, which has one name for both")
     for key, value in tensors.items():
         if not bool(torch.isfinite(value).all()) or float(value.abs().max()) > MAX_ABS_VALUE:
             raise AdapterSaveError(
@@ -89,9 +91,9 @@ def tensors_of(config: AdapterConfig, state: Mapping[str, Tensor]) -> dict[str, 
 
 
 def tensor_keys(boundary: Boundary) -> tuple[str, str]:
-    """The two keys of one RSP, in the form that PEFT reads."""
-    part = f".{boundary.part}" if boundary.part else ""
-    stem = f"base_model.model.{boundary.module}.spear_{{}}{part}"
+    """The two keys of one RSP, in the form that PEFT reads; a block's input and output may both carry one."""
+    where, part = "in_" if boundary.where == "in" else "", f".{boundary.part}" if boundary.part else ""
+    stem = f"base_model.model.{boundary.module}.spear_{where}{{}}{part}"
     return stem.format("gamma"), stem.format("beta")
 
 
