@@ -163,6 +163,23 @@ def test_an_unknown_name_gets_near_matches() -> None:
 def test_each_image_needs_its_own_generator() -> None:
     with pytest.raises(DataError, match="1 generators for 3 images; pass one per image"):
         corrupt_batch(scenes("cifar", 3), "fog", 5, rngs("fog", 1))
+    with pytest.raises(DataError, match=r"rngs=\[0\], but one np.random.Generator per image .* sample_rng"):
+        corrupt_batch(scenes("cifar", 1), "fog", 5, [0])  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", ROWS)
+def test_read_only_and_strided_images_are_taken(name: str) -> None:
+    images = scenes("cifar", 2)
+    expected = corrupt_batch(images, name, 5, rngs(name, 2))
+    images.flags.writeable = False
+    channels_first = expected.new_tensor(images.transpose(0, 3, 1, 2))
+    assert torch.equal(corrupt_batch(images, name, 5, rngs(name, 2)), expected)
+    assert torch.equal(corrupt_batch(channels_first.permute(0, 2, 3, 1), name, 5, rngs(name, 2)), expected)
+
+
+def test_an_empty_batch_stays_empty() -> None:
+    assert corrupt_batch(scenes("cifar", 1)[:0], "fog", 5, []).shape == (0, 32, 32, 3)
 
 
 def test_groups_and_names_resolve_to_names() -> None:

@@ -43,8 +43,7 @@ def corrupt(
     if not isinstance(image, np.ndarray):
         raise DataError(f"image is a {type(image).__name__}; pass an (H, W, 3) uint8 array, e.g. np.asarray(pil_image)")
     check_shape(tuple(image.shape), image.dtype, batched=False)
-    batch = torch.from_numpy(np.ascontiguousarray(image)[None])
-    return corrupt_batch(batch, name, severity, [rng], preset, frost_dir=frost_dir)[0].numpy()
+    return corrupt_batch(image[None], name, severity, [rng], preset, frost_dir=frost_dir)[0].numpy()
 
 
 def corrupt_batch(
@@ -70,17 +69,19 @@ def corrupt_batch(
     Returns:
         (B, H, W, 3) uint8.
     """
-    batch = torch.from_numpy(np.ascontiguousarray(images)) if isinstance(images, np.ndarray) else images
-    if not isinstance(batch, Tensor):
+    if isinstance(images, np.ndarray):
+        images = torch.from_numpy(np.array(images, order="C"))  # a copy: torch warns of arrays that are read-only
+    if not isinstance(images, Tensor):
         raise DataError(f"images is a {type(images).__name__}; pass a (B, H, W, 3) uint8 tensor or array")
-    check_shape(tuple(batch.shape), batch.dtype, batched=True)
-    b, height, width, _ = batch.shape
-    if len(rngs) != b:
-        raise DataError(f"{len(rngs)} generators for {b} images; pass one per image, see sample_rng")
+    check_shape(tuple(images.shape), images.dtype, batched=True)
+    b, height, width, _ = images.shape
+    check_generators(rngs, b)
     row = find_corruption(name)
     constants = at_severity(name, severity, resolve_preset(preset, height, width).name)
     draws = [row.draw(rng, height, width, constants) for rng in rngs]
-    return apply_draws(row, batch.to(device or batch.device), constants, draws, frost_dir=frost_dir)
+    device = torch.device(device or images.device)
+    computing = torch.device("cpu") if device.type == "mps" else device  # Metal has no float64
+    return apply_draws(row, images.to(computing), constants, draws, frost_dir=frost_dir).to(device)
 
 
 def apply_draws(
@@ -98,12 +99,12 @@ def apply_draws(
     options = {"frost_dir": frost_dir} if row.name == "frost" else {}
     _, height, width, _ = images.shape
     part = max(1, PIXELS_AT_ONCE // (height * width)) if images.device.type == "cpu" else len(images)
-    results = []
+    images, results = images.contiguous(), [images[:0]]
     for start in range(0, len(images), part):
         stacked = [torch.from_numpy(np.stack(arrays)) for arrays in zip(*draws[start : start + part], strict=True)]
         moved = (draw.to(images.device) for draw in stacked)
         results.append(row.apply(images[start : start + part], constants, *moved, **options))
-    return results[0] if len(results) == 1 else torch.cat(results)
+    return torch.cat(results)
 
 
 def check_shape(shape: tuple[int, ...], dtype: object, *, batched: bool) -> None:
@@ -127,3 +128,15 @@ def check_shape(shape: tuple[int, ...], dtype: object, *, batched: bool) -> None
     height, width = shape[-3:-1]
     if min(height, width) < SMALLEST_SIDE:
         raise DataError(f"{what}, but both sides need {SMALLEST_SIDE} pixels or more; enlarge the image first")
+
+
+def check_generators(rngs: Sequence[np.random.Generator], count: int) -> None:
+    """Refuse anything but one generator per image.
+
+    Raises:
+        DataError: seeds, a single generator, too few or too many.
+    """
+    if isinstance(rngs, np.random.Generator) or not all(isinstance(rng, np.random.Generator) for rng in rngs):
+        raise DataError(f"rngs={rngs!r}, but one np.random.Generator per image is needed; make them with sample_rng")
+    if len(rngs) != count:
+        raise DataError(f"{len(rngs)} generators for {count} images; pass one per image, see sample_rng")

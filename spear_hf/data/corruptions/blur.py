@@ -1,6 +1,9 @@
 """Blurs without randomness: Gaussian and zoom."""
 
+from functools import lru_cache
+
 import numpy as np
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -23,7 +26,7 @@ def gaussian_blur(images: Tensor, constants: Constants) -> Tensor:
 def zoom_blur(images: Tensor, constants: Constants) -> Tensor:
     """The mean of the image and its enlargements by np.arange(1, stop, step), the image itself counted once more."""
     factors = np.arange(1, *constants)  # its float steps include the end at some severities, as published
-    planes = images.permute(0, 3, 1, 2).float()
+    planes = images.permute(0, 3, 1, 2).float().contiguous()
     total = planes * (1 + len(factors[:1]))  # the first factor is 1
     for factor in factors[1:]:
         total += clipped_zoom(planes, float(factor))
@@ -32,11 +35,21 @@ def zoom_blur(images: Tensor, constants: Constants) -> Tensor:
 
 def clipped_zoom(planes: Tensor, factor: float) -> Tensor:
     """The centre of (B, C, H, W), enlarged by `factor` to the same size: corners onto corners, bilinear, trimmed."""
-    _, _, height, width = planes.shape
-    kept = [int(np.ceil(side / factor)) for side in (height, width)]
-    grown = [round(side * factor) for side in kept]
-    top, left = (height - kept[0]) // 2, (width - kept[1]) // 2
-    crop = planes[:, :, top : top + kept[0], left : left + kept[1]]
-    zoomed = functional.interpolate(crop, size=grown, mode="bilinear", align_corners=True)
-    top, left = (grown[0] - height) // 2, (grown[1] - width) // 2
-    return zoomed[:, :, top : top + height, left : left + width]
+    b, _, height, width = planes.shape
+    grid = zoom_grid(height, width, factor, planes.dtype).to(planes.device).expand(b, height, width, 2)
+    # not functional.interpolate, whose last bits depend on the number of threads
+    return functional.grid_sample(planes, grid, "bilinear", "border", align_corners=True)
+
+
+@lru_cache(maxsize=64)
+def zoom_grid(height: int, width: int, factor: float, dtype: torch.dtype) -> Tensor:
+    """(H, W, 2): the (x, y) that each pixel of an enlarged image comes from, in [-1, 1] from edge to edge."""
+    x, y = (torch.from_numpy(zoom_places(size, factor) * (2 / (size - 1)) - 1) for size in (width, height))
+    return torch.stack([x.expand(height, width), y[:, None].expand(height, width)], 2).to(dtype)
+
+
+def zoom_places(size: int, factor: float) -> np.ndarray:
+    """(size,) float64: the pixel that each pixel of an enlarged and trimmed axis comes from."""
+    kept = int(np.ceil(size / factor))
+    grown = round(kept * factor)
+    return (np.arange(size) + (grown - size) // 2) * ((kept - 1) / (grown - 1)) + (size - kept) // 2
