@@ -3,68 +3,20 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 from spear_hf.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 from spear_hf.data.domains import Domain
-from spear_hf.data.sources.columns import Columns
 from spear_hf.data.sources.domain_rows import DomainRowSource, domain_of, plain_name, split_by_columns
 from spear_hf.data.sources.npy import NpySource
+from spear_hf.data.sources.repository import SPLITS, Repository, ask, pick_name
 from spear_hf.data.sources.rows import RowSource
 from spear_hf.data.sources.source import Source
 from spear_hf.errors import DataError
 
-if TYPE_CHECKING:
-    from datasets import Dataset
-
 KNOWN_CORRUPTIONS = (*CORRUPTIONS, *EXTRA_CORRUPTIONS)
-SPLITS = ("test", "validation", "val", "valid", "eval")  # what "auto" takes first; "train" only where it is alone
 SEVERITY_SPLIT = re.compile(r"severity[_-]?\d")
-
-
-@dataclass(frozen=True)
-class Repository:
-    """A dataset repository: a Hub id or a folder.
-
-    Args:
-        path: "owner/name", "owner/name-{corruption}-{severity}" for one repository per domain, or a folder.
-        columns: which columns to read.
-        split: "auto" takes the test or validation split.
-        config: "auto" takes the only one.
-        revision: the commit of a Hub id.
-    """
-
-    path: str
-    columns: Columns
-    split: str = "auto"
-    config: str = "auto"
-    revision: str | None = None
-
-    @cached_property
-    def name(self) -> str:
-        """The Hub id, or the folder's own name."""
-        return Path(self.path).name if Path(self.path).exists() else self.path
-
-    @cached_property
-    def configs(self) -> list[str]:
-        """Names of its configurations."""
-        from datasets import get_dataset_config_names
-
-        return _asked(get_dataset_config_names, self.path, revision=self.revision)
-
-    def splits(self, config: str) -> list[str]:
-        """Names of a configuration's splits."""
-        from datasets import get_dataset_split_names
-
-        return _asked(get_dataset_split_names, self.path, config, revision=self.revision)
-
-    def load(self, config: str, split: str) -> "Dataset":
-        """One split, downloaded into the cache."""
-        from datasets import load_dataset
-
-        return _asked(load_dataset, self.path, config, split=split, revision=self.revision)
 
 
 def open_plain(repository: Repository) -> Source:
@@ -124,13 +76,36 @@ def open_npy(repository: Repository) -> Source:
     if (folder := Path(repository.path)).is_dir():
         return NpySource({file.name: file for file in folder.glob("*.npy")}, folder.name)
     from datasets import DownloadManager
-    from fsspec import filesystem
 
-    at = repository.path + (f"@{repository.revision}" if repository.revision else "")
-    files = [f"hf://{file}" for file in _asked(filesystem("hf").glob, f"datasets/{at}/**/*.npy")]
-    cached = _asked(DownloadManager().download, files)
+    files = [f"hf://{file}" for file in ask(hub_arrays, repository.path, repository.revision)]
+    cached = ask(DownloadManager().download, files)
     arrays = {Path(file).name: Path(local) for file, local in zip(files, cached, strict=True)}
     return NpySource(arrays, repository.name)
+
+
+def has_arrays(repository: Repository) -> bool:
+    """Whether a folder or a Hub repository holds arrays in CIFAR-10-C's layout."""
+    if (folder := Path(repository.path)).is_dir():
+        names = [file.name for file in folder.glob("*.npy")]
+    else:
+        try:
+            names = hub_arrays(repository.path, repository.revision)
+        except OSError:  # offline: what lies in the cache of `datasets` is no array
+            names = []
+    return any(Path(name).stem in KNOWN_CORRUPTIONS for name in names)
+
+
+def hub_arrays(path: str, revision: str | None) -> list[str]:
+    """The paths of a Hub repository's arrays: datasets/owner/name@revision/fog.npy."""
+    from fsspec import filesystem
+
+    return filesystem("hf").glob(f"datasets/{path}" + (f"@{revision}" if revision else "") + "/**/*.npy")
+
+
+def has_corruption_configs(repository: Repository) -> bool:
+    """Whether configurations are named for corruptions, and their splits for severities."""
+    configs = [config for config in repository.configs if plain_name(config) in KNOWN_CORRUPTIONS]
+    return bool(configs) and any(SEVERITY_SPLIT.fullmatch(split) for split in repository.splits(configs[0]))
 
 
 class Layout(NamedTuple):
@@ -145,8 +120,8 @@ LAYOUTS: dict[str, Layout] = {
     layout.name: layout
     for layout in (
         Layout("repository", lambda repository: "{corruption}" in repository.path, open_repository_per_domain),
-        Layout("npy", lambda repository: has_arrays(repository.path), open_npy),
-        Layout("config-split", lambda repository: has_corruption_configs(repository), open_config_per_corruption),
+        Layout("npy", has_arrays, open_npy),
+        Layout("config-split", has_corruption_configs, open_config_per_corruption),
         Layout("plain", lambda repository: True, open_plain),
     )
 }
@@ -168,45 +143,3 @@ def open_repository(repository: Repository, layout: str = "auto") -> Source:
     if layout not in LAYOUTS:
         raise DataError(f"layout={layout!r} is unknown; pass one of {', '.join(LAYOUTS)} or 'auto'")
     return LAYOUTS[layout].open(repository)
-
-
-def has_arrays(path: str) -> bool:
-    """Whether a folder holds arrays in CIFAR-10-C's layout."""
-    return Path(path).is_dir() and any(file.stem in KNOWN_CORRUPTIONS for file in Path(path).glob("*.npy"))
-
-
-def has_corruption_configs(repository: Repository) -> bool:
-    """Whether configurations are named for corruptions, and their splits for severities."""
-    configs = [config for config in repository.configs if plain_name(config) in KNOWN_CORRUPTIONS]
-    return bool(configs) and any(SEVERITY_SPLIT.fullmatch(split) for split in repository.splits(configs[0]))
-
-
-def pick_name(what: str, names: list[str], wanted: str, usual: tuple[str, ...]) -> str:
-    """The one of `names` that is meant.
-
-    Raises:
-        DataError: one that is not there, or "auto" where it is not clear.
-    """
-    if wanted in names:
-        return wanted
-    found = [name for name in usual if name in names] or (names if len(names) == 1 else [])
-    if wanted != "auto" or not found:
-        shown = ", ".join(map(repr, names[:12])) + (", ..." if len(names) > 12 else "")
-        raise DataError(f"{what}={wanted!r} is not there or not clear; pass one of {shown}")
-    return found[0]
-
-
-def _asked(function: Callable[..., Any], path: Any, *args: Any, **options: Any) -> Any:
-    """`function(path, ...)`, with what the libraries raise for a missing or unreadable repository as a DataError."""
-    from datasets.exceptions import DatasetsError
-
-    try:
-        return function(path, *args, **options)
-    except (DatasetsError, OSError, RuntimeError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        hint = (
-            "it is a loading script, which datasets no longer runs: look for a parquet copy"
-            if "script" in reason
-            else ("check the name, the revision and the connection, or pass a local path")
-        )
-        raise DataError(f"{path!r} gave no dataset ({reason}); {hint}") from error

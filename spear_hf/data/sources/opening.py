@@ -7,7 +7,8 @@ from spear_hf.data.sources.columns import Columns
 from spear_hf.data.sources.domain_rows import split_by_columns
 from spear_hf.data.sources.folder import FolderSource, TreeSource, find_tree, subfolders
 from spear_hf.data.sources.iterable import IterableSource
-from spear_hf.data.sources.layouts import SPLITS, Repository, has_arrays, open_repository, pick_name
+from spear_hf.data.sources.layouts import has_arrays, open_repository
+from spear_hf.data.sources.repository import SPLITS, Repository, pick_name
 from spear_hf.data.sources.rows import RowSource
 from spear_hf.data.sources.source import Source
 from spear_hf.errors import DataError
@@ -52,7 +53,7 @@ def open_path(path: Path, repository: Repository, layout: str) -> Source:
         if path.suffix != ".parquet":
             raise DataError(f"{path.name!r} is no parquet file; pass one, a folder of images, a Dataset or a Hub id")
         return open_rows(load_dataset("parquet", data_files=str(path), split="train"), path.name, repository.columns)
-    if layout != "auto" or has_arrays(str(path)) or holds_parquet(path):
+    if layout != "auto" or has_arrays(repository) or holds_parquet(path):
         return open_repository(repository, layout)
     if (path / "state.json").exists() or (path / "dataset_dict.json").exists():
         return open_source(load_from_disk(str(path)), repository.columns, split=repository.split)

@@ -1,7 +1,9 @@
 """Images in the rows of a `datasets.Dataset`."""
 
+import re
 from collections.abc import Sequence
 from copy import copy
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -91,8 +93,6 @@ class RowSource:
 
 
 def commit_of(dataset: "Dataset") -> str | None:
-    """The commit that a Hub dataset was downloaded from: hf://datasets/owner/name@commit/file."""
-    for file in dataset.info.download_checksums or ():
-        if file.startswith("hf://") and "@" in file:
-            return file.split("@", 1)[1].split("/", 1)[0]
-    return None
+    """The commit that a Hub dataset was downloaded at: a folder of its cache is named for it."""
+    folders = [Path(file["filename"]).parent.name for file in dataset.cache_files]
+    return next((folder for folder in folders if re.fullmatch("[0-9a-f]{40}", folder)), None)
