@@ -56,8 +56,10 @@ def reencode_jpeg(images: Tensor, quality: int = 85) -> Tensor:
 
 def through_pillow(images: Tensor, change: Callable[[Image.Image], Image.Image]) -> Tensor:
     """The images changed one by one, on the CPU."""
-    arrays = [np.array(change(Image.fromarray(image))) for image in images.cpu().numpy()]
-    return torch.from_numpy(np.stack(arrays)).to(images.device)
+    result = torch.empty(images.shape, dtype=torch.uint8)
+    for image, place in zip(images.cpu().numpy(), result.numpy(), strict=True):
+        place[:] = np.asarray(change(Image.fromarray(image)))
+    return result.to(images.device)
 
 
 def saturate(images: Tensor, constants: Constants) -> Tensor:
