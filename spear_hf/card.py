@@ -153,6 +153,8 @@ def _errors(results: Results | None) -> str:
         f"Errors in percent on {results.dataset}; labels were used to count them and for nothing else. Protocol "
         f"{results.protocol}, batches of {results.batch_size}, seed {results.seed}."
     )
+    if any(row.mixed is not None for row in results.online):
+        protocol += ' "Statistics alone" is the source with mixed batch statistics and no RSPs.'
     parts = ["## Errors before and after", protocol, _table("while it learned", results.online)]
     if results.frozen:
         parts.append(_table("as saved, on images it did not learn from", results.frozen))
@@ -163,10 +165,13 @@ def _errors(results: Results | None) -> str:
 
 
 def _table(heading: str, rows: Sequence[ErrorRow]) -> str:
-    lines = [f"| {heading} | n | source | SPeaR | gain |", "|---|---:|---:|---:|---:|"]
+    mixes = any(row.mixed is not None for row in rows)
+    columns = ["n", "source", *(["statistics alone"] if mixes else []), "SPeaR", "gain"]
+    lines = [f"| {heading} | {' | '.join(columns)} |", f"|---|{'---:|' * len(columns)}"]
     for row in rows:
-        cells = f"{row.n:,} | {row.before:.2f} | {row.after:.2f} | {row.before - row.after:+.2f}"
-        lines.append(f"| {_plain(row.domain)} | {cells} |")
+        mixed = [] if not mixes else ["" if row.mixed is None else f"{row.mixed:.2f}"]
+        cells = [f"{row.n:,}", f"{row.before:.2f}", *mixed, f"{row.after:.2f}", f"{row.before - row.after:+.2f}"]
+        lines.append(f"| {_plain(row.domain)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -2,25 +2,34 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from spear_hf.errors import AdapterFormatError
 from spear_hf.files import write_atomically
+from spear_hf.report import Report
 
 RESULTS_NAME = "metrics.json"
+MIXED = "alpha only"  # what a report calls the source with mixed statistics
 
 
 @dataclass(frozen=True)
 class ErrorRow:
-    """Errors in percent, of the source model (before) and with SPeaR (after), on n images of one domain."""
+    """Errors in percent on n images of one domain.
+
+    Args:
+        before: of the source model.
+        after: with SPeaR.
+        mixed: of the source with alpha-mixed batch statistics and no RSPs; None where nothing is mixed.
+    """
 
     domain: str
     n: int
     before: float
     after: float
+    mixed: float | None = None
 
 
 @dataclass(frozen=True)
@@ -48,9 +57,31 @@ class Results:
     streams: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
 
+    @classmethod
+    def from_reports(cls, dataset: str, online: Report, *frozen: Report) -> "Results":
+        """The results in reports of `evaluate`, whose first method is the source and whose last is SPeaR."""
+        stream = online.provenance["stream"]
+        reports = {"online": online} | {f"frozen {i}": report for i, report in enumerate(frozen)}
+        return cls(
+            dataset,
+            tuple(_rows(online)),
+            tuple(row for report in frozen for row in _rows(report)),
+            protocol=stream["protocol"],
+            batch_size=stream["batch_size"],
+            seed=stream["corruption"]["seed"],
+            streams={name: report.provenance["stream"] for name, report in reports.items()},
+            versions=online.provenance["versions"],
+        )
+
     def of(self, domain: str) -> Sequence[ErrorRow]:
         """The frozen rows of one domain."""
         return [row for row in self.frozen if row.domain == domain]
+
+
+def _rows(report: Report) -> Iterator[ErrorRow]:
+    first, last = report.methods[0], report.methods[-1]
+    for row in report.rows:
+        yield ErrorRow(row.domain, row.n, row.error[first], row.error[last], row.error.get(MIXED))
 
 
 def write_results(folder: Path, results: Results, weights: Path) -> Path:
