@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spear_hf.adapt import Spear, StepRecord, TTAMethod
+    from spear_hf.auto import AutoSpearModel
+    from spear_hf.bank import AdapterBank
     from spear_hf.base import load_base_model
     from spear_hf.boundaries import Boundary, boundary_rule, find_boundaries
     from spear_hf.config import SpearConfig
@@ -26,6 +28,8 @@ _HOME = {
     "Spear": "adapt",
     "StepRecord": "adapt",
     "TTAMethod": "adapt",
+    "AutoSpearModel": "auto",
+    "AdapterBank": "bank",
     "load_base_model": "base",
     "Boundary": "boundaries",
     "boundary_rule": "boundaries",
@@ -45,6 +49,8 @@ _HOME = {
 __all__ = [
     "METHODS",
     "RSP",
+    "AdapterBank",
+    "AutoSpearModel",
     "Boundary",
     "Report",
     "Spear",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from rich.table import Table
 from torch import Tensor, nn
 
 from spear_hf.adapter_config import CONFIG_NAME
@@ -55,6 +56,19 @@ class BankReport:
     scores: tuple[BankScore, ...]
     chosen: str
     num_images: int
+
+    def table(self) -> Table:
+        """The scores, best first, with the chosen adapter in bold."""
+        table = Table(
+            title=f"by {self.num_images} images, without labels", caption="information decides; 1 is the most"
+        )
+        for column in ("adapter", "information", "entropy", "concentration"):
+            table.add_column(column, justify="left" if column == "adapter" else "right")
+        for score in self.scores:
+            values = (score.information, score.entropy, score.concentration)
+            style = "bold" if score.adapter == self.chosen else None
+            table.add_row(score.adapter, *(f"{value:.3f}" for value in values), style=style)
+        return table
 
 
 class AdapterBank:

@@ -5,11 +5,13 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spear_hf.errors import AdapterFormatError
 from spear_hf.files import write_atomically
-from spear_hf.report import Report
+
+if TYPE_CHECKING:
+    from spear_hf.report import Report
 
 RESULTS_NAME = "metrics.json"
 MIXED = "alpha only"  # what a report calls the source with mixed statistics
@@ -58,7 +60,7 @@ class Results:
     versions: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def from_reports(cls, dataset: str, online: Report, *frozen: Report) -> "Results":
+    def from_reports(cls, dataset: str, online: "Report", *frozen: "Report") -> "Results":
         """The results in reports of `evaluate`, whose first method is the source and whose last is SPeaR."""
         stream = online.provenance["stream"]
         reports = {"online": online} | {f"frozen {i}": report for i, report in enumerate(frozen)}
@@ -78,7 +80,7 @@ class Results:
         return [row for row in self.frozen if row.domain == domain]
 
 
-def _rows(report: Report) -> Iterator[ErrorRow]:
+def _rows(report: "Report") -> Iterator[ErrorRow]:
     first, last = report.methods[0], report.methods[-1]
     for row in report.rows:
         yield ErrorRow(row.domain, row.n, row.error[first], row.error[last], row.error.get(MIXED))
