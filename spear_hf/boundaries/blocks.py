@@ -125,11 +125,6 @@ def resolution(trace: Trace, value: Value) -> int:
     return positions // value.shape[channel_axis(trace, value.edge, value.shape)]
 
 
-def same_resolution(one: int, other: int) -> bool:
-    """Whether two counts of positions belong to one stage; class tokens that join halfway make no new one."""
-    return abs(one - other) <= 0.1 * max(one, other)
-
-
 def has_stem_name(path: str) -> bool:
     """Whether a module is named as a part of the stem."""
     return any(word in part for part in path.lower().split(".") for word in _STEM_NAMES)
@@ -172,7 +167,9 @@ def _layers(atoms: list[Block]) -> list[Block]:
             end += 1
         before = atoms[max(start - 1, 0)]  # not the convolution's own input: TF models pad it by a function first
         blocks.append(replace(atoms[end], entry=before.exit, entry_path=atoms[start].path))
-    return blocks[1:] if kind is _is_convolution else blocks[1:-1]  # the last Linear is the classifier
+    if kind is _is_linear:
+        return blocks[1:-1]  # the last one is the classifier
+    return [block for block in blocks[1:] if block.resolution > 1]  # a 1x1 convolution after the pool is the head
 
 
 def _is_linear(module: nn.Module) -> bool:

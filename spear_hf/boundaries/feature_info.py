@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from spear_hf.boundaries.blocks import Block, resolution, same_resolution
+from spear_hf.boundaries.blocks import Block, resolution
 from spear_hf.boundaries.frontier import Point
-from spear_hf.boundaries.proposal import Proposal, grouped
+from spear_hf.boundaries.proposal import Proposal, grouped, same_resolution
 from spear_hf.boundaries.structure import paths_of
 from spear_hf.boundaries.trace import Trace, Value
 
@@ -85,12 +85,14 @@ def _blocks_in(path: str, blocks: list[Block]) -> list[Block]:
 
 
 def _end(trace: Trace, entry: _Entry, blocks: list[Block]) -> Value:
-    """Where the stage of `entry` ends: with its last block, unless a projection follows that."""
+    """Where the stage of `entry` ends: with what it returns, or its last block where a function only permutes that."""
     assert entry.value is not None
     inside = _blocks_in(entry.path, blocks)
     if inside:
         last = inside[-1].exit
-        return last if last.shape.numel() == entry.value.shape.numel() else entry.value
+        emitters = trace.emitted_by.get(entry.value.edge, [])
+        is_permuted = bool(emitters) and emitters[0][0].path == entry.path != inside[-1].path
+        return last if is_permuted and last.shape.numel() == entry.value.shape.numel() else entry.value
     rank = trace.flow.rank_of(entry.value.edge)
     before = [block.exit for block in blocks if trace.flow.rank_of(block.exit.edge) <= rank]
     return before[-1] if before else entry.value

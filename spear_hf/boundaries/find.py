@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,13 +16,14 @@ from spear_hf.boundaries.feature_info import from_feature_info
 from spear_hf.boundaries.joint import from_frontiers
 from spear_hf.boundaries.place import place, place_what_holds
 from spear_hf.boundaries.proposal import Proposal
+from spear_hf.boundaries.refusal import no_boundaries_error
 from spear_hf.boundaries.rules import rule_for
 from spear_hf.boundaries.session import ProbeSession
 from spear_hf.boundaries.stem import Stem
 from spear_hf.boundaries.structure import from_structure
 from spear_hf.boundaries.trace import Trace
 from spear_hf.boundaries.verify import shape_at, verify_boundaries
-from spear_hf.errors import BoundaryError, NoBoundariesError
+from spear_hf.errors import BoundaryError
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,9 @@ def search_boundaries(
         return Findings(verify_boundaries(model, rule(model, num_groups), inputs, strict=True), "rule")
     session = ProbeSession(model, inputs)
     tried: list[str] = []
-    proposals = propose(session.trace, num_groups)
-    for proposal in proposals:
+    proposals: list[Proposal] = []
+    for proposal in propose(session.trace, num_groups):
+        proposals.append(proposal)
         if proposal.gap:
             tried.append(f"{proposal.source}: {proposal.gap}")
             continue
@@ -95,30 +98,23 @@ def search_boundaries(
         boundaries = place_what_holds(session, proposal, stem)
         if boundaries:
             return replace(_findings(session, proposal, boundaries), source="partial", notes=tried)
-    raise no_boundaries_error(model, tried)
+    raise no_boundaries_error(model, tried, session.trace)
 
 
-def propose(trace: Trace, num_groups: int | None) -> list[Proposal]:
-    """What each source believes, in the order they are asked."""
+def propose(trace: Trace, num_groups: int | None) -> Iterator[Proposal]:
+    """What each source believes, in the order they are asked; a later one is asked only if an earlier one failed."""
     blocks = trunk(trace)
-    proposals = (
-        from_feature_info(trace, blocks, num_groups),
-        from_structure(trace, blocks, num_groups),
-        from_frontiers(trace, num_groups),
+    sources = (
+        partial(from_feature_info, trace, blocks, num_groups),
+        partial(from_structure, trace, blocks, num_groups),
+        partial(from_frontiers, trace, num_groups),
     )
-    return [proposal for proposal in proposals if proposal is not None]
+    for ask in sources:
+        proposal = ask()
+        if proposal is not None:
+            yield proposal
 
 
 def _findings(session: ProbeSession, proposal: Proposal, boundaries: list[Boundary]) -> Findings:
     shapes = [shape_at(session.trace, boundary) for boundary in boundaries]
     return Findings(boundaries, proposal.source, shapes, proposal.notes)
-
-
-def no_boundaries_error(model: nn.Module, tried: list[str]) -> NoBoundariesError:
-    """What was tried, and the two ways out."""
-    name = type(model).__name__
-    reasons = "\n  ".join(tried) or "no timm feature_info, no boundary rule and no repeated chain of blocks"
-    return NoBoundariesError(
-        f"no verified stage boundaries in {name}; pass boundaries=[Boundary(depth, name, module), ...] or register a "
-        f"rule with @boundary_rule({name}). Tried:\n  {reasons}"
-    )

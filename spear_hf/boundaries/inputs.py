@@ -1,7 +1,8 @@
-"""What to call an unknown model with: sizes from its own configuration, else from its first convolution and tries."""
+"""What to call an unknown model with: as its own configuration says, else by its first convolution and a few tries."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -27,40 +28,55 @@ def candidate_inputs(model: nn.Module, inputs: Tensor | Mapping[str, Any] | None
     elif inputs is not None:
         yield ProbeInputs((), dict(inputs))
     else:
-        yield from _from_configuration(model)
+        config = getattr(model, "config", None)
+        name = getattr(model, "main_input_name", None) if config is not None else None
+        if isinstance(name, str):
+            yield from (ProbeInputs((), kwargs) for kwargs in _of_transformers(model, config, name))
+        else:
+            yield from (ProbeInputs((_image(*shape),)) for shape in dict.fromkeys(_shapes(model)))
 
 
-def _from_configuration(model: nn.Module) -> Iterator[ProbeInputs]:
-    name = getattr(model, "main_input_name", None) if hasattr(model, "config") else None
-    for shape in dict.fromkeys(_shapes(model)):
-        image = torch.randn(_BATCH, *shape, generator=torch.Generator().manual_seed(0))
-        yield ProbeInputs((), {name: image}) if isinstance(name, str) else ProbeInputs((image,))
+def _image(*shape: int) -> Tensor:
+    return torch.randn(_BATCH, *shape, generator=torch.Generator().manual_seed(0))
 
 
-def _shapes(model: nn.Module) -> Iterator[tuple[int, ...]]:
-    """(C, H, W) as timm's or transformers' configuration states it, then as the first convolution allows."""
+def _of_transformers(model: nn.Module, config: Any, name: str) -> Iterator[dict[str, Tensor]]:
+    """Keyword arguments for a transformers classifier: an image, a sequence of pixel clusters, or a list of patches."""
+    vision = getattr(config, "vision_config", None) or config
+    if hasattr(config, "n_positions"):  # ImageGPT reads its pixels as tokens
+        yield {name: torch.zeros(_BATCH, config.n_positions, dtype=torch.long)}
+    if (
+        "spatial_shapes" in inspect.signature(model.forward).parameters
+    ):  # SigLIP 2 takes images of any aspect, as patches
+        side = int(vision.num_patches**0.5)
+        yield {
+            name: _image(side * side, vision.num_channels * vision.patch_size**2),
+            "pixel_attention_mask": torch.ones(_BATCH, side * side, dtype=torch.long),
+            "spatial_shapes": torch.full((_BATCH, 2), side),
+        }
+    size = getattr(vision, "image_size", None)
+    channels = getattr(vision, "num_channels", None) or _in_channels(model) or 3
+    if isinstance(size, (tuple, list)):
+        yield {name: _image(channels, *size)}
+    elif isinstance(size, int):
+        yield {name: _image(channels, size, size)}
+    for shape in _shapes(model):
+        yield {name: _image(*shape)}
+
+
+def _shapes(model: nn.Module) -> Iterator[tuple[int, int, int]]:
+    """(C, H, W) as timm's configuration states it, then as the first convolution allows."""
     for module in model.modules():
         cfg = getattr(module, "pretrained_cfg", None) or getattr(module, "default_cfg", None)
         size = cfg.get("input_size") if isinstance(cfg, Mapping) else getattr(cfg, "input_size", None)
         if size is not None:
             built_for = getattr(getattr(module, "patch_embed", None), "img_size", None)  # create_model(img_size=...)
-            sides = tuple(built_for) if isinstance(built_for, (tuple, list)) else tuple(size[1:])
-            yield (
-                _in_channels(module) or size[0],
-                *sides,
-            )  # create_model(in_chans=1) leaves the configuration as it was
-            yield (size[0], *sides)
+            height, width = built_for if isinstance(built_for, (tuple, list)) else size[1:]
+            yield (_in_channels(module) or size[0], height, width)  # create_model(in_chans=1) leaves the cfg as it was
+            yield (size[0], height, width)
             break
-    config = getattr(model, "config", None)
-    vision = getattr(config, "vision_config", None) or config
-    size = getattr(vision, "image_size", None)
-    channels = getattr(vision, "num_channels", None) or _in_channels(model) or 3
-    if isinstance(size, (tuple, list)):
-        yield (channels, *size)
-    elif isinstance(size, int):
-        yield (channels, size, size)
     for side in _SIZES:
-        yield (_in_channels(model) or channels, side, side)
+        yield (_in_channels(model) or 3, side, side)
 
 
 def _in_channels(model: nn.Module) -> int | None:

@@ -7,10 +7,10 @@ from itertools import pairwise
 
 from torch import nn
 
-from spear_hf.boundaries.blocks import ROWS, has_stem_name, resolution, same_resolution
+from spear_hf.boundaries.blocks import ROWS, has_stem_name, resolution
 from spear_hf.boundaries.frontier import Frontiers, Point
 from spear_hf.boundaries.place import places_of
-from spear_hf.boundaries.proposal import Proposal, grouped
+from spear_hf.boundaries.proposal import Proposal, ends_of
 from spear_hf.boundaries.trace import Call, Trace
 
 _MAX_PARTS = 8
@@ -36,9 +36,9 @@ def from_frontiers(trace: Trace, num_groups: int | None) -> Proposal | None:
     entry = frontiers.at(steps[0].call.began) if steps else None
     if not entry or _is_image(trace, entry):
         return None
-    ends = [one for one, after in pairwise(steps) if not same_resolution(one.resolution, after.resolution)]
-    ends = [*ends, steps[-1]] if ends else grouped(steps, num_groups)
-    return Proposal("joint", entry, [step.points for step in ends], paths)
+    ends = ends_of(steps, lambda step: step.resolution, num_groups)
+    several = any(len(points) > 1 for points in (entry, *(step.points for step in ends)))
+    return Proposal("joint" if several else "structural", entry, [step.points for step in ends], paths)
 
 
 def _row(trace: Trace) -> list[Call]:

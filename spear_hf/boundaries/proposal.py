@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -35,6 +35,28 @@ class Proposal:
     stem_feature: Point | None = None
     notes: list[str] = field(default_factory=list)
     gap: str = ""
+
+
+def ends_of(sequence: Sequence[T], resolution: Callable[[T], int], num_groups: int | None) -> list[T]:
+    """The last of each run of one resolution; where one run holds nearly all, the ends of its `num_groups` groups.
+
+    Nearly all: two class-attention blocks, or a decoder, after a stack of equal blocks make no stages of their own.
+    """
+    runs: list[list[T]] = []
+    for item in sequence:
+        if runs and same_resolution(resolution(item), resolution(runs[-1][-1])):
+            runs[-1].append(item)
+        else:
+            runs.append([item])
+    longest = max(runs, key=len)
+    if len(longest) >= 0.9 * len(sequence):
+        return grouped(longest, num_groups)
+    return [run[-1] for run in runs]
+
+
+def same_resolution(one: int, other: int) -> bool:
+    """Whether two counts of positions belong to one stage; class tokens that join halfway make no new one."""
+    return abs(one - other) <= 0.1 * max(one, other)
 
 
 def grouped(ends: Sequence[T], num_groups: int | None) -> list[T]:

@@ -136,10 +136,14 @@ class Trace:
         return self._first_cut(path, True)
 
     def bypass_of(self, edge: Edge) -> str:
-        """ ": 'module' reaches the logits beside it", for the last module that does and is not computed from `edge`."""
+        """ ": 'module' reaches the logits beside it", for the last module that does and is not computed from `edge`.
+
+        "" where `edge` carries everything.
+        """
         around = self.flow.around(edge)
         beside = [call.path for call in self.calls if call.path and any(v.edge in around for v in call.outputs)]
-        return f": {beside[-1]!r} reaches the logits beside it" if beside else ""
+        what = repr(beside[-1]) if beside else "a function of the image"
+        return f": {what} reaches the logits beside it" if around else ""
 
     def _first_cut(self, path: str, output: bool) -> Value | None:
         calls = self.calls_of.get(path, [])
