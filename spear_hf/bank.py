@@ -27,6 +27,7 @@ from spear_hf.origin import is_hub_id
 
 IDENTITY = "identity"
 WORKING = "stream"
+MARGIN = 0.02  # below it, 64 answers cannot tell adapters apart: what is won on one corruption is lost on another
 
 
 @dataclass(frozen=True)
@@ -134,12 +135,13 @@ class AdapterBank:
         self.model.load_adapter(source, own, check_base=check_base, **where)
         return own
 
-    def choose(self, batches: Iterable[Tensor], *, margin: float = 0.0) -> BankReport:
+    def choose(self, batches: Iterable[Tensor], *, margin: float = MARGIN) -> BankReport:
         """Put the adapter whose answers carry most information into the working adapter, and make that active.
 
         Args:
             batches: (B, C, H, W) floats, the first of the stream; labels are not needed, and nothing is learned.
-            margin: by how much an adapter's information must exceed the identity's to be preferred to it.
+            margin: by how much an adapter's information must exceed the identity's to be preferred to it; 0 prefers
+                the best whatever the distance.
 
         Raises:
             InputError: no image.

@@ -17,7 +17,16 @@ from spear_hf.state import WEIGHTS_NAME, read_adapter
 
 CARD_NAME = "README.md"
 _MARK = "<!-- spear-hf writes this card anew"
-_LEARNED = ("learning_rate", "steps", "tau", "lambda_ent", "lambda_div", "lambda_anchor", "anchor_growth")
+_LEARNED = (
+    "learning_rate",
+    "steps",
+    "tau",
+    "lambda_ent",
+    "lambda_div",
+    "diversity_batch",
+    "lambda_anchor",
+    "anchor_growth",
+)
 
 
 def write_card(folder: Path, source: str | None = None, results: Results | None = None) -> Path:
