@@ -1,7 +1,7 @@
 """Walk every image classifier of timm, transformers and torchvision, and tell where their stage boundaries were found.
 
     python benchmarks/boundaries.py walk  WORK.jsonl [--population timm] [--part 1/2] [--names resnet50 ...]
-    python benchmarks/boundaries.py table WORK.jsonl [--output benchmarks/results/boundaries.md]
+    python benchmarks/boundaries.py table WORK.jsonl
 
 Models are built on the meta device: architectures without weights. Each line of the work file is one name; names that
 are there already are skipped, so the walk can be stopped, resumed and divided. The boundaries that the search proved
@@ -232,6 +232,27 @@ def read(work: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in work.read_text().splitlines()] if work.exists() else []
 
 
+SOURCES = ("metadata", "repaired", "structural", "joint", "partial", "refused", "not built", "wrong")
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Markdown: how many models of each population were served by what, and every model that was not served whole."""
+    lines = [f"| population | models | {' | '.join(SOURCES)} | complete |", "|---|" + "---:|" * (len(SOURCES) + 2)]
+    for population in POPULATIONS:
+        found = [row["source"] for row in rows if row["population"] == population]
+        if found:
+            counts = [found.count(source) for source in SOURCES]
+            complete = f"{100 * sum(counts[:4]) / len(found):.1f} %"
+            lines.append(f"| {population} | {len(found)} | {' | '.join(map(str, counts))} | {complete} |")
+    seconds = sorted(row["seconds"] for row in rows if "seconds" in row)
+    if seconds:
+        lines += ["", f"CPU seconds of a search: median {seconds[len(seconds) // 2]:.2f}, largest {seconds[-1]:.1f}."]
+    rest = [row for row in rows if row["source"] not in SOURCES[:4]]
+    lines += ["", "The rest: " + ("none." if not rest else "")]
+    lines += [f"- {row['population']} {row['name']}: {row['source']}, {row['reason']}" for row in rest]
+    return "\n".join(lines) + "\n"
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=["walk", "table"])
@@ -243,3 +264,5 @@ if __name__ == "__main__":
     if args.command == "walk":
         torch.set_grad_enabled(True)
         walk(args.work, args.population, args.part, args.names)
+    else:
+        print(table(read(args.work)))
