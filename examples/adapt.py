@@ -23,7 +23,7 @@ from transformers import HfArgumentParser
 
 from spear_hf import Report, Spear, SpearConfig, SpearError, SpearModel, get_spear_model, load_base_model
 from spear_hf.batch_stats import batch_norms
-from spear_hf.data.processor import load_processor
+from spear_hf.data.processor import load_class_names, load_processor
 from spear_hf.data.stream import load_stream
 from spear_hf.evaluate import evaluate
 from spear_hf.fingerprint import fingerprint
@@ -77,6 +77,7 @@ def main() -> None:
         limit=run.limit or None,
         seed=run.seed,
         processor=processor,
+        class_names=load_class_names(base),
         preset="cifar" if embedded and run.preset == "auto" else run.preset,
     )
     base.to(accelerator.device)

@@ -36,25 +36,33 @@ def boundaries(
     Example: spear-hf boundaries resnet50
     """
     from spear_hf.base import load_base_model
-    from spear_hf.boundaries import find_boundaries, select_boundaries
+    from spear_hf.boundaries import search_boundaries, select_boundaries
 
     base = load_base_model(model, pretrained=pretrained)
-    found = find_boundaries(base, num_groups, stem=stem)
+    findings = search_boundaries(base, num_groups, stem=stem)
+    found = findings.boundaries
+    shapes = [list(shape[1:]) for shape in findings.shapes] or [[]] * len(found)  # a user's rule shows no shapes
     chosen = {b.key for b in select_boundaries(found, "auto")}
     if as_json:
-        rows = [b.to_dict() | {"parameters": b.num_parameters, "auto": b.key in chosen} for b in found]
+        rows = [
+            b.to_dict() | {"shape": shape, "parameters": b.num_parameters, "auto": b.key in chosen}
+            for b, shape in zip(found, shapes, strict=True)
+        ]
         print(json.dumps(rows, indent=2))
         return
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"{type(base).__name__}: {len(found)} boundaries")
-    for column in ("depth", "name", "module", "where", "channels", "axis", "parameters", "auto"):
-        table.add_column(column, justify="right" if column in ("depth", "channels", "axis", "parameters") else "left")
-    for b in found:
-        numbers = (str(b.channels), str(b.channel_axis), f"{b.num_parameters:,}")
+    table = Table(title=f"{type(base).__name__}: {len(found)} boundaries, source {findings.source}")
+    for column in ("depth", "name", "module", "where", "shape", "C", "axis", "params", "auto"):
+        right = column in ("depth", "C", "axis", "params")
+        table.add_column(column, justify="right" if right else "left", overflow="fold", no_wrap=column == "shape")
+    for b, shape in zip(found, shapes, strict=True):
+        numbers = ("x".join(map(str, shape)), str(b.channels), str(b.channel_axis), f"{b.num_parameters:,}")
         table.add_row(str(b.depth), b.name, b.module, b.where, *numbers, "yes" if b.key in chosen else "")
     Console().print(table)
+    for note in findings.notes:
+        print(f"note: {note}")
 
 
 @app.command()

@@ -86,7 +86,7 @@ def evaluate(
             if batch["is_domain_start"] and stream.protocol == "single":
                 for method in methods.values():
                     method.reset()
-            _answer(batch, methods, tally, processes, device)
+            _answer(batch, methods, tally, processes, device, getattr(stream, "class_subset", None))
             record = getattr(list(methods.values())[-1], "last", None)
             errors = {name: tally.counts.of(batch["domain"], name).error for name in methods}
             bar.set_description(batch["domain"], refresh=False)
@@ -105,7 +105,12 @@ def evaluate(
 
 
 def _answer(
-    batch: Mapping[str, Any], methods: Mapping[str, TTAMethod], tally: Tally, processes: Processes, device: Any
+    batch: Mapping[str, Any],
+    methods: Mapping[str, TTAMethod],
+    tally: Tally,
+    processes: Processes,
+    device: Any,
+    classes: Tensor | None,
 ) -> None:
     """Let every method answer and learn from one batch, and count what was wrong, over all processes."""
     labels = batch.get("labels")
@@ -120,7 +125,7 @@ def _answer(
         answer = method.step(x)
         tally.seconds[name] += time.perf_counter() - began
         try:
-            wrong.append(count_wrong(answer, labels))
+            wrong.append(count_wrong(answer, labels, classes))
         except DataError as error:
             wrong.append(0)
             refusal = error

@@ -8,14 +8,20 @@ from torch import Tensor
 from spear_hf.errors import DataError
 
 
-def count_wrong(logits: Tensor, labels: Tensor) -> int:
-    """How many of the answers are wrong: logits (B, K), labels (B,) in 0..K-1; B may be 0."""
+def count_wrong(logits: Tensor, labels: Tensor, classes: Tensor | None = None) -> int:
+    """How many of the answers are wrong: logits (B, K), labels (B,) in 0..K-1; B may be 0.
+
+    Args:
+        classes: (S,) those that can occur, where the data has fewer than the model; no other can be the answer.
+    """
     if len(labels) and (int(labels.max()) >= logits.shape[1] or int(labels.min()) < 0):
         raise DataError(
             f"labels {int(labels.min())}..{int(labels.max())} do not fit a model with {logits.shape[1]} classes; "
             "map the dataset's labels to the model's, or choose the model that was trained on this label set"
         )
-    return int((logits.argmax(1).cpu() != labels.cpu()).sum())
+    logits, labels = logits.cpu(), labels.cpu()
+    answers = logits.argmax(1) if classes is None else classes[logits[:, classes].argmax(1)]
+    return int((answers != labels).sum())
 
 
 @dataclass
