@@ -26,7 +26,7 @@ def saved(net: nn.Module, folder: Path, gamma: float, depth: int = 3) -> Path:
 @pytest.fixture
 def bank(net: nn.Module, tmp_path: Path) -> AdapterBank:
     """ "sharp" makes the answers clearer, "dull" makes every answer the same."""
-    sources = saved(net, tmp_path / "sharp", 20.0), saved(net, tmp_path / "dull", 0.0)
+    sources = saved(net, tmp_path / "sharp", 100.0), saved(net, tmp_path / "dull", 0.0)
     return AdapterBank.from_pretrained(net, *sources, config=CONFIG)
 
 
@@ -94,7 +94,7 @@ def test_a_folder_and_a_repo_of_several_adapters_give_all_of_them(
 
 
 def test_an_adapter_of_another_base_leaves_the_base_as_it_was(net: nn.Module, tmp_path: Path) -> None:
-    source = saved(net, tmp_path / "sharp", 20.0)
+    source = saved(net, tmp_path / "sharp", 100.0)
     with torch.no_grad():
         net.fc.weight.mul_(2)  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(BaseModelMismatchError):
