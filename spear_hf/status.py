@@ -44,7 +44,7 @@ class ModelStatus:
     Args:
         base_class: of the base.
         base_parameters: how many it has, all frozen.
-        boundaries: depth -> module path.
+        boundaries: boundary key (its depth, and its part where there are several) -> module path.
         adapters: in the order in which they came.
         is_disabled: whether a `disable_adapter()` context is open.
         mixes_statistics: whether batch-norm statistics are being mixed now.
@@ -52,7 +52,7 @@ class ModelStatus:
 
     base_class: str
     base_parameters: int
-    boundaries: dict[int, str]
+    boundaries: dict[str, str]
     adapters: tuple[AdapterStatus, ...]
     is_disabled: bool
     mixes_statistics: bool
@@ -70,7 +70,7 @@ def model_status(model: SpearModel) -> ModelStatus:
     return ModelStatus(
         type(model.base_model).__name__,
         sum(p.numel() for p in model.base_model.parameters()),
-        {b.depth: b.module for b in model.boundaries},
+        {b.key: b.module for b in model.boundaries},
         tuple(adapters),
         model.is_disabled,
         acting and model.has_batch_norms,

@@ -17,7 +17,7 @@ def test_a_status_tells_adapters_apart(net: nn.Module) -> None:
     assert fog.gamma_deviation == pytest.approx(0.5 * 8**0.5)
     assert (snow.is_active, snow.gamma_deviation, snow.beta_deviation) == (False, 0.0, 0.0)
     assert status.mixes_statistics
-    assert list(status.boundaries) == [0, 1, 2, 3]
+    assert list(status.boundaries) == ["0", "1", "2", "3"]
 
 
 def test_a_status_inside_disable_adapter(net: nn.Module) -> None:
