@@ -16,6 +16,7 @@ from spear_hf.batch import admit, logits_of
 from spear_hf.collective import Processes, Share
 from spear_hf.config import SpearConfig, differences
 from spear_hf.errors import ConfigError, LaunchError, SpearError
+from spear_hf.lean import LeanForward
 from spear_hf.model import SpearModel
 from spear_hf.objective import Losses, should_adapt, spear_loss
 from spear_hf.record import CONFIDENT, NON_FINITE_GRADIENT, NON_FINITE_LOGITS, StepRecord, loss_fields
@@ -63,6 +64,8 @@ class Spear:
             the whole batch. Its mixed precision is used for the forwards.
         sync_batch_stats: whether alpha-mixing takes the statistics of the global batch, at one collective for each
             BatchNorm. False takes each process's own, for slow links; W processes then no longer equal one.
+        lean: whether the forward keeps for the gradient only what it needs (`LeanForward`): the same bits, less memory
+            and time. A compiled model sees to that itself.
         overrides: any SpearConfig field of the objective or the optimizer, in place of the adapter's own configuration
             (learning_rate=..., tau=...). Placement and alpha belong to the adapter and cannot be overridden here.
 
@@ -75,7 +78,13 @@ class Spear:
     """
 
     def __init__(
-        self, model: nn.Module, *, accelerator: Any = None, sync_batch_stats: bool = True, **overrides: Any
+        self,
+        model: nn.Module,
+        *,
+        accelerator: Any = None,
+        sync_batch_stats: bool = True,
+        lean: bool = True,
+        **overrides: Any,
     ) -> None:
         self.model, self._call = unwrap(model)
         if self.model.active_adapter is None:
@@ -87,6 +96,7 @@ class Spear:
                 )
         self.processes = Processes(accelerator)
         self.sync_batch_stats = sync_batch_stats
+        self.lean = lean and self._call is self.model and self.model._compiled_call_impl is None
         self._accelerator = accelerator
         self.adapter_name = self.model.active_adapter
         own = self.model.peft_config[self.adapter_name]
@@ -119,7 +129,8 @@ class Spear:
             x, share = admit(x, self.processes)
             norms = self.model.single_value_norms
             with self.model.sharing(share if self.sync_batch_stats else None):
-                logits = self._logits(x, share)
+                with torch.set_grad_enabled(not self._was_confident()):
+                    logits = self._logits(x, share)
                 answer = logits.detach()
                 first, skipped = self._learn(x, share, logits)
         gamma, beta = deviations(self.model.snapshot(self.adapter_name))
@@ -137,9 +148,13 @@ class Spear:
         self.num_steps += 1
         return answer
 
+    def _was_confident(self) -> bool:
+        """Whether the gate was shut for the batch before: then this forward makes no graph, which it seldom needs."""
+        return self.last is not None and self.last.skipped == CONFIDENT
+
     def _logits(self, x: Tensor, share: Share) -> Tensor:
         """(B, K), with a graph that starts at the first RSP."""
-        with self._autocast():
+        with self._autocast(), LeanForward() if self.lean else nullcontext():
             return logits_of(self._call(x))[: share.local]
 
     def _autocast(self) -> AbstractContextManager[None]:
@@ -155,7 +170,7 @@ class Spear:
         if self.config.hard_gate and not should_adapt(first.mean_entropy, self.config.tau):
             return first, CONFIDENT
         for k in range(self.config.steps):
-            if k > 0:
+            if k > 0 or not logits.requires_grad:
                 losses = spear_loss(self._logits(x, share), rsps, self.config, share)
             if not update(losses.total, self.optimizer, self.processes, getattr(self._accelerator, "scaler", None)):
                 return first, NON_FINITE_GRADIENT

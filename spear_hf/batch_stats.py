@@ -3,6 +3,7 @@
 A BatchNorm in evaluation mode normalises by its running statistics. Its input is moved, just before it, so that the
 result is what the mixed statistics would have given: x' = (x - mu_a) sqrt((var_s + eps) / (var_a + eps)) + mu_s. Every
 subclass keeps what it does beyond normalising (timm's BatchNormAct2d its activation), and every buffer stays as it is.
+Where `FusedMixing` is on, the common classes normalise by the mixed statistics at once, which is the same in one pass.
 """
 
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from spear_hf.collective import Share
+from spear_hf.fusion import FusedMixing, is_fusable
 from spear_hf.moments import batch_statistics
 
 
@@ -19,6 +21,7 @@ class MixingSwitch(Protocol):
     """Says, at every call, how much of the batch to mix in, and what it is a slice of."""
 
     share: Share | None
+    fusion: FusedMixing | None
 
     def mixing_alpha(self) -> float:
         """alpha of Eq. 10; 0 leaves the layer alone."""
@@ -49,29 +52,27 @@ class AlphaMixing:
         if alpha == 0.0 or not args:
             return None
         x: Tensor = args[0]
-        statistics = batch_statistics(x, self.switch.share, module.running_mean)  # pyright: ignore[reportArgumentType]
+        norm: Any = module  # a BatchNorm or what looks like one
+        statistics = batch_statistics(x, self.switch.share, norm.running_mean)
         if statistics is None:
             self.used_source += 1
             return None
-        scale, shift = mixing_affine(module, *statistics, alpha)
+        mean, variance = mixed_statistics(norm, *statistics, alpha)
+        if self.switch.fusion is not None and is_fusable(module):
+            self.switch.fusion.prepare(norm, mean, variance)
+            return None
+        scale = torch.sqrt((norm.running_var + norm.eps) / (variance + norm.eps))
         shape = [1, -1] + [1] * (x.dim() - 2)
-        scale, shift = scale.view(shape), shift.view(shape)
+        scale, shift = scale.view(shape), (norm.running_mean - mean * scale).view(shape)
         wide = x if x.dtype == torch.float64 else x.float()
         return (torch.addcmul(shift, wide, scale).to(x.dtype), *args[1:])
 
 
 @torch.no_grad()
-def mixing_affine(norm: nn.Module, mean: Tensor, variance: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
-    """scale and shift, each (C,), with x' = scale * x + shift normalising by the mixed statistics of Eq. 10.
+def mixed_statistics(norm: Any, mean: Tensor, variance: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
+    """(1 - alpha) source + alpha batch, mean and variance, each (C,) (Eq. 10).
 
     They are constants of the graph: letting gradients through the statistics costs memory and gains nothing.
     """
-    source_mean, source_variance, eps = norm.running_mean, norm.running_var, norm.eps
-    assert isinstance(source_mean, Tensor)
-    assert isinstance(source_variance, Tensor)
-    assert isinstance(eps, float)
-    source_mean, source_variance = source_mean.to(mean.dtype), source_variance.to(mean.dtype)
-    mixed_mean = torch.lerp(source_mean, mean, alpha)
-    mixed_variance = torch.lerp(source_variance, variance, alpha)
-    scale = torch.sqrt((source_variance + eps) / (mixed_variance + eps))
-    return scale, source_mean - mixed_mean * scale
+    source_mean, source_variance = norm.running_mean.to(mean.dtype), norm.running_var.to(mean.dtype)
+    return torch.lerp(source_mean, mean, alpha), torch.lerp(source_variance, variance, alpha)

@@ -16,6 +16,7 @@ from spear_hf.boundaries.boundary import Boundary
 from spear_hf.boundaries.slots import pick, pick_input, replace, replace_input
 from spear_hf.collective import Share
 from spear_hf.errors import BoundaryNotFiredError
+from spear_hf.fusion import FusedMixing
 from spear_hf.rows import RowRSPs
 from spear_hf.rsp import RSP
 
@@ -29,6 +30,7 @@ class Switch:
         self.off = 0  # how many disable_adapter() contexts are open
         self.rows: tuple[str | None, ...] | None = None  # one adapter for each image, where a batch is mixed
         self.share: Share | None = None  # the global batch, where several processes have a slice of it each
+        self.fusion: FusedMixing | None = None  # on inside SpearModel.forward
         self.fired: Counter[str] = Counter()
 
     @contextmanager

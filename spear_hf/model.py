@@ -22,6 +22,7 @@ from spear_hf.boundaries import Boundary, find_boundaries, select_boundaries, ve
 from spear_hf.collective import Share
 from spear_hf.config import SpearConfig
 from spear_hf.errors import AdapterNotFoundError, ConfigError, MergeError
+from spear_hf.fusion import call_fused
 from spear_hf.hooks import Site, Switch
 from spear_hf.naming import check_name
 from spear_hf.rsp import RSP
@@ -145,7 +146,7 @@ class SpearModel(nn.Module):
         if not self._attachment.is_attached:
             raise RuntimeError("this SpearModel was unloaded; call get_spear_model(base) to steer the base again")
         if adapter_names is None:
-            return self.base_model(*args, **kwargs)
+            return call_fused(self._switch, self.base_model, *args, **kwargs)
         rows = tuple(None if name == "__base__" else name for name in adapter_names)
         names = tuple(dict.fromkeys(name for name in rows if name is not None))
         alpha = self._common_alpha(names)
@@ -155,7 +156,7 @@ class SpearModel(nn.Module):
                 "it can be left to the source; give those a batch of their own, inside disable_adapter()"
             )
         with self._switch.steering(names, alpha, rows):
-            return self.base_model(*args, **kwargs)
+            return call_fused(self._switch, self.base_model, *args, **kwargs)
 
     def train(self, mode: bool = True) -> "SpearModel":
         """Sets only this flag: the frozen base stays in evaluation mode, so nothing random or running ever moves."""

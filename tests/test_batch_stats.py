@@ -8,6 +8,7 @@ from spear_hf.moments import batch_statistics
 
 class Fixed:
     share = None
+    fusion = None
 
     def __init__(self, alpha: float) -> None:
         self.alpha = alpha

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from spear_hf.adapt import TTAMethod
 from spear_hf.methods.bn_adapt import BnAdapt
 from spear_hf.methods.source import Source
+from spear_hf.methods.tent import Tent
 
-METHODS: dict[str, Callable[..., TTAMethod]] = {"source": Source, "bn_adapt": BnAdapt}
+METHODS: dict[str, Callable[..., TTAMethod]] = {"source": Source, "bn_adapt": BnAdapt, "tent": Tent}
 
-__all__ = ["METHODS", "BnAdapt", "Source"]
+__all__ = ["METHODS", "BnAdapt", "Source", "Tent"]

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from spear_hf.batch_stats import AlphaMixing, batch_norms
 from spear_hf.collective import Share
 from spear_hf.errors import ConfigError
+from spear_hf.fusion import FusedMixing, call_fused
 from spear_hf.methods.source import Source
 
 
@@ -22,6 +23,7 @@ class BnAdapt(Source):
     """
 
     share: Share | None = None
+    fusion: FusedMixing | None = None
 
     def __init__(self, model: nn.Module, alpha: float = 0.5, *, accelerator: Any = None) -> None:
         if not 0 <= alpha <= 1:
@@ -33,7 +35,7 @@ class BnAdapt(Source):
     def answer(self, x: Tensor, share: Share) -> Tensor:
         """The logits of x under the statistics of the global batch."""
         self.share = share
-        return super().answer(x, share)
+        return call_fused(self, super().answer, x, share)
 
     def mixing_alpha(self) -> float:
         """alpha of Eq. 10."""
