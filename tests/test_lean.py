@@ -18,21 +18,23 @@ def learn(model: SpearModel, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
     return logits.detach(), torch.autograd.grad(logits.square().mean(), list(model.adapter_parameters()))
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-10)])
 @pytest.mark.parametrize("alpha", [0.0, 0.5])
 @pytest.mark.parametrize("name", FAMILIES)
-def test_logits_are_bit_equal_and_gradients_agree(name: str, alpha: float) -> None:
+def test_logits_are_bit_equal_and_gradients_agree(
+    name: str, alpha: float, dtype: torch.dtype, tolerance: float
+) -> None:
+    """To 1e-10 in double precision; in single, rounding differs from processor to processor."""
     torch.manual_seed(0)
     build, side = FAMILIES[name]
-    model, x = (
-        get_spear_model(build().eval(), SpearConfig(alpha=alpha, boundaries="all")),
-        torch.randn(2, 3, side, side),
-    )
+    model = get_spear_model(build().eval().to(dtype), SpearConfig(alpha=alpha, boundaries="all"))
+    x = torch.randn(2, 3, side, side, dtype=dtype)
     logits, gradients = learn(model, x)
     with LeanForward():
         lean_logits, lean_gradients = learn(model, x)
     assert torch.equal(lean_logits, logits)
     flat, lean_flat = (torch.cat([g.flatten() for g in several]) for several in (gradients, lean_gradients))
-    assert float((lean_flat - flat).norm()) <= 1e-5 * float(flat.norm())
+    assert float((lean_flat - flat).norm()) <= tolerance * float(flat.norm())
 
 
 def saved_bytes(model: nn.Module, x: Tensor) -> int:
