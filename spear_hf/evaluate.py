@@ -1,6 +1,5 @@
 """evaluate(methods, stream) -> Report: every method answers the same batches, in the same order, before it learns."""
 
-import time
 from collections.abc import Callable, Mapping
 from operator import length_hint
 from pathlib import Path
@@ -14,7 +13,8 @@ from spear_hf.adapt import StepRecord, TTAMethod
 from spear_hf.checkpoint import Checkpoints
 from spear_hf.collective import Processes
 from spear_hf.errors import DataError
-from spear_hf.metrics import count_wrong
+from spear_hf.metering import Meter
+from spear_hf.metrics import NUM_SUMS, sums_over
 from spear_hf.report import DomainResult, Report, versions
 from spear_hf.tally import Tally
 from spear_hf.tracking import tracked
@@ -48,6 +48,7 @@ def evaluate(
     provenance: Mapping[str, Any] | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 50,
+    measure_memory: bool = False,
 ) -> Report:
     """Run a stream through every method at once: each batch is answered, counted, and only then learned from.
 
@@ -65,6 +66,7 @@ def evaluate(
         provenance: further facts for the report; a checkpoint is of exactly these.
         checkpoint: a folder. A run that was killed goes on from the newest state in it, with the same bits.
         checkpoint_every: how many batches lie between two states.
+        measure_memory: whether the report says how much memory the largest step of each method took; see `Meter`.
 
     Raises:
         DataError: no methods, a batch without labels, labels that do not fit the model, or a stream without a batch.
@@ -76,6 +78,7 @@ def evaluate(
     if processes.count > 1:
         stream = stream.shard(processes.rank, processes.count)
     tally = Tally(list(methods))
+    meter = Meter(methods, memory=measure_memory)
     parts: dict[str, Any] = {"stream": stream, "tally": tally} | {f"method {name}": m for name, m in methods.items()}
     kept = None if checkpoint is None else Checkpoints(Path(checkpoint), provenance or {})
     done = 0 if kept is None else kept.resume(processes, parts)
@@ -86,7 +89,7 @@ def evaluate(
             if batch["is_domain_start"] and stream.protocol == "single":
                 for method in methods.values():
                     method.reset()
-            _answer(batch, methods, tally, processes, device, getattr(stream, "class_subset", None))
+            _answer(batch, meter, tally, processes, device, getattr(stream, "class_subset", None))
             record = getattr(list(methods.values())[-1], "last", None)
             errors = {name: tally.counts.of(batch["domain"], name).error for name in methods}
             bar.set_description(batch["domain"], refresh=False)
@@ -101,38 +104,38 @@ def evaluate(
     if kept is not None and processes.is_main:
         kept.save(done, parts)
     facts = {"stream": stream.describe(), "versions": versions()} | dict(provenance or {})
-    return tally.report(facts)
+    parameters = {name: sum(p.numel() for p in method.parameters()) for name, method in methods.items()}
+    return tally.report(facts, parameters)
 
 
 def _answer(
     batch: Mapping[str, Any],
-    methods: Mapping[str, TTAMethod],
+    meter: Meter,
     tally: Tally,
     processes: Processes,
     device: Any,
     classes: Tensor | None,
 ) -> None:
-    """Let every method answer and learn from one batch, and count what was wrong, over all processes."""
+    """Let every method answer and learn from one batch, and count its answers, over all processes."""
     labels = batch.get("labels")
     if labels is None:
         raise DataError(
             "this stream has no labels, so no error can be counted; call method.step(pixel_values) yourself"
         )
     x: Tensor = batch["pixel_values"] if device is None else batch["pixel_values"].to(device)
-    wrong, refusal = [], None
-    for name, method in methods.items():
-        began = time.perf_counter()
-        answer = method.step(x)
-        tally.seconds[name] += time.perf_counter() - began
+    sums, refusal = [], None
+    for name in meter.methods:
+        answer, cost = meter.step(name, x)
+        tally.charge(name, cost)
         try:
-            wrong.append(count_wrong(answer, labels, classes))
+            sums.append(sums_over(answer, labels, classes))
         except DataError as error:
-            wrong.append(0)
+            sums.append(torch.zeros(NUM_SUMS, dtype=torch.int64))
             refusal = error
     total = processes.share(len(labels), refusal).total
-    everywhere = processes.sum(torch.tensor(wrong, device=x.device)).tolist()
-    for (name, method), count in zip(methods.items(), everywhere, strict=True):
-        tally.counts.of(batch["domain"], name).add(count, total)
+    everywhere = processes.sum(torch.stack(sums).to(x.device)).tolist()
+    for (name, method), values in zip(meter.methods.items(), everywhere, strict=True):
+        tally.counts.of(batch["domain"], name).add(values, total)
         tally.note(name, getattr(method, "last", None))
 
 

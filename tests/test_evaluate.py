@@ -1,4 +1,5 @@
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from spear_hf.adapt import StepRecord, TTAMethod
 from spear_hf.errors import CheckpointError, DataError
 from spear_hf.evaluate import evaluate
 from spear_hf.methods import BnAdapt, Source
+from spear_hf.tally import Tally
 from tests.tiny_stream import TinyStream, images_and_labels
 
 
@@ -135,3 +137,35 @@ def test_a_report_is_read_back_as_it_was_written(net: nn.Module, tmp_path: Path)
     report = evaluate(methods(net), TinyStream(), progress=False)
     assert Report.from_json(report.to_json(tmp_path / "report.json")) == report
     assert torch.tensor(report.mean_error("SPeaR")).isfinite()
+
+
+def test_a_report_says_what_the_answers_and_the_steps_were_worth(net: nn.Module) -> None:
+    report = evaluate(methods(net), TinyStream(), progress=False, measure_memory=True)
+    row = report.rows[0]
+    answers = [(net(x), y) for x, y in (images_and_labels(i, n) for i, n in enumerate((16, 5, 1)))]
+    logits, labels = (torch.cat(parts) for parts in zip(*answers, strict=True))
+    assert row.nll["source"] == pytest.approx(float(nn.functional.cross_entropy(logits.detach(), labels)), abs=1e-4)
+    assert 0 < row.ece["source"] < 100
+    assert report.parameters == {"source": 0, "alpha only": 0, "SPeaR": 2 * (8 + 8 + 16 + 24)}
+    assert report.memory["source"] == 0 < report.memory["SPeaR"]
+    assert report.seconds_per_image("SPeaR") == report.seconds["SPeaR"] / 44
+
+
+def test_a_resumed_run_keeps_what_was_measured(net: nn.Module, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"progress": False, "checkpoint": tmp_path, "measure_memory": True}
+    first = evaluate(methods(net), TinyStream(), **options)
+    assert evaluate(methods(net), TinyStream(), **options) == first
+
+
+def test_a_report_of_an_earlier_version_is_still_read(tmp_path: Path) -> None:
+    row = {"domain": "fog/5", "n": 4, "error": {"source": 25.0}}
+    old = {"rows": [row], "methods": ["source"], "mean_error": {"source": 25.0}, "seconds": {"source": 1.0}}
+    (tmp_path / "report.json").write_text(json.dumps(old))
+    report = Report.from_json(tmp_path / "report.json")
+    assert (report.mean_error("source"), report.rows[0].nll, report.memory) == (25.0, {}, {})
+    assert "NaN" not in report.to_json(tmp_path / "again.json").read_text()
+
+
+def test_a_state_of_an_earlier_version_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="saved by an earlier version"):
+        Tally(["source"]).load_state_dict({"counts": {}, "seconds": {}, "adaptation": {}})
