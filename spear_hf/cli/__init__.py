@@ -1,0 +1,15 @@
+"""The spear-hf command: a thin layer over the functions of the package, a file for each command.
+
+A command's module imports what is heavy when the command runs, so that `spear-hf --help` stays quick.
+"""
+
+from spear_hf.cli import bank, boundaries, corrupt, pull, push
+from spear_hf.cli.app import app
+
+for command in (boundaries.boundaries, corrupt.corrupt, push.push, pull.pull, bank.bank):
+    app.command()(command)
+
+
+def main() -> None:
+    """The console script; `spear_hf.cli.app` says what the exit codes mean."""
+    app()
