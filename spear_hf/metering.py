@@ -2,8 +2,9 @@
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -69,12 +70,19 @@ def _timed(method: TTAMethod, x: Tensor) -> tuple[Tensor, float]:
 
 
 def storages_of(method: TTAMethod) -> frozenset[int]:
-    """The addresses of the weights and buffers of every module that a method, or a method in it, holds or learns."""
-    parts = list(vars(method).values())
-    inner = [storages_of(part) for part in parts if isinstance(part, TTAMethod)]
-    modules = [part for part in parts if isinstance(part, nn.Module)]
-    held = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
-    return frozenset(_address(tensor) for tensor in (*held, *method.parameters())).union(*inner)
+    """The addresses of every weight, buffer and other tensor that a method holds, or something in it does."""
+    return frozenset(map(_address, _tensors_in(method, depth=4)))
+
+
+def _tensors_in(part: Any, depth: int) -> Iterator[Tensor]:
+    if isinstance(part, Tensor):
+        yield part
+    elif isinstance(part, nn.Module):
+        yield from (*part.parameters(), *part.buffers())
+    elif depth > 0 and not isinstance(part, type):
+        inner = part.values() if isinstance(part, Mapping) else part if isinstance(part, (list, tuple)) else None
+        for value in list(vars(part).values() if inner is None and hasattr(part, "__dict__") else inner or ()):
+            yield from _tensors_in(value, depth - 1)
 
 
 class SavedBytes:

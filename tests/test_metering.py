@@ -3,7 +3,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from spear_hf.metering import ELSEWHERE, Meter, SavedBytes
+from spear_hf.metering import ELSEWHERE, Meter, SavedBytes, storages_of
 from spear_hf.methods import Source, Tent
 
 
@@ -31,6 +31,20 @@ def test_a_method_that_learns_keeps_memory_and_the_source_none(net: nn.Module, i
     assert source.memory == 0 < tent.memory
     assert tent.memory_kind == ELSEWHERE
     assert min(source.seconds, tent.seconds) > 0
+
+
+def test_what_a_method_holds_is_found_wherever_it_holds_it(net: nn.Module) -> None:
+    class Inner:
+        def __init__(self) -> None:
+            self.model, self.start = net, [torch.zeros(3)]
+
+    class Outer(Source):
+        def __init__(self) -> None:
+            self.where = {"norm": Inner()}
+
+    held = storages_of(Outer())
+    assert {p.untyped_storage().data_ptr() for p in (*net.parameters(), *net.buffers())} < held
+    assert len(held) == len({t.untyped_storage().data_ptr() for t in (*net.parameters(), *net.buffers())}) + 1
 
 
 def test_measuring_memory_changes_no_bit(net: nn.Module, images: Tensor) -> None:
