@@ -10,11 +10,12 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from spear_hf.adapt import StepRecord, TTAMethod
+from spear_hf.batch_record import BatchRecord, class_counts, present
 from spear_hf.checkpoint import Checkpoints
 from spear_hf.collective import Processes
 from spear_hf.errors import DataError
 from spear_hf.metering import Meter
-from spear_hf.metrics import NUM_SUMS, sums_over
+from spear_hf.metrics import NUM_SUMS, answers_of, sums_over
 from spear_hf.report import DomainResult, Report, versions
 from spear_hf.tally import Tally
 from spear_hf.tracking import tracked
@@ -45,6 +46,7 @@ def evaluate(
     device: Any = None,
     progress: bool = True,
     on_step: Callable[[str, StepRecord], None] | None = None,
+    on_batch: Callable[[BatchRecord], None] | None = None,
     provenance: Mapping[str, Any] | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 50,
@@ -63,6 +65,8 @@ def evaluate(
         progress: a bar with the running error of the first and the last method, the entropy and the gate; on the local
             main process.
         on_step: called with (domain, StepRecord) after each step of the last method, where it keeps records.
+        on_batch: called with the BatchRecord of each batch, the same on every process, before its state is saved; a
+            `RunFolder` writes them down.
         provenance: further facts for the report; a checkpoint is of exactly these.
         checkpoint: a folder. A run that was killed goes on from the newest state in it, with the same bits.
         checkpoint_every: how many batches lie between two states.
@@ -89,15 +93,16 @@ def evaluate(
             if batch["is_domain_start"] and stream.protocol == "single":
                 for method in methods.values():
                     method.reset()
-            _answer(batch, meter, tally, processes, device, getattr(stream, "class_subset", None))
-            record = getattr(list(methods.values())[-1], "last", None)
+            seen = _answer(done, batch, meter, tally, processes, device, getattr(stream, "class_subset", None))
             errors = {name: tally.counts.of(batch["domain"], name).error for name in methods}
             bar.set_description(batch["domain"], refresh=False)
-            bar.set_postfix(_shown(errors, record), refresh=False)
-            if on_step is not None and isinstance(record, StepRecord):
-                on_step(batch["domain"], record)
+            bar.set_postfix(_shown(errors, seen.step), refresh=False)
+            if on_step is not None and seen.step is not None:
+                on_step(batch["domain"], seen.step)
+            if on_batch is not None:
+                on_batch(seen)
             if accelerator is not None:
-                accelerator.log(tracked(errors, record), step=done)
+                accelerator.log(tracked(errors, seen.step), step=done)
             done += 1
             if kept is not None and done % checkpoint_every == 0 and processes.is_main:
                 kept.save(done, parts)
@@ -109,13 +114,14 @@ def evaluate(
 
 
 def _answer(
+    number: int,
     batch: Mapping[str, Any],
     meter: Meter,
     tally: Tally,
     processes: Processes,
     device: Any,
     classes: Tensor | None,
-) -> None:
+) -> BatchRecord:
     """Let every method answer and learn from one batch, and count its answers, over all processes."""
     labels = batch.get("labels")
     if labels is None:
@@ -123,26 +129,32 @@ def _answer(
             "this stream has no labels, so no error can be counted; call method.step(pixel_values) yourself"
         )
     x: Tensor = batch["pixel_values"] if device is None else batch["pixel_values"].to(device)
-    sums, refusal = [], None
+    sums, histograms, refusal = [], [], None
     for name in meter.methods:
         answer, cost = meter.step(name, x)
         tally.charge(name, cost)
         try:
             sums.append(sums_over(answer, labels, classes))
+            histograms = [class_counts(found, answer.shape[1]) for found in (answers_of(answer, classes), labels)]
         except DataError as error:
-            sums.append(torch.zeros(NUM_SUMS, dtype=torch.int64))
             refusal = error
-    total = processes.share(len(labels), refusal).total
-    everywhere = processes.sum(torch.stack(sums).to(x.device)).tolist()
-    for (name, method), values in zip(meter.methods.items(), everywhere, strict=True):
+    total = processes.share(len(labels), refusal).total  # raises the refusal of any process on all of them
+    everywhere = processes.sum(torch.cat([*sums, *histograms]).to(x.device)).cpu()
+    counted = everywhere[: NUM_SUMS * len(sums)].view(len(sums), NUM_SUMS).tolist()
+    answers, truth = everywhere[NUM_SUMS * len(sums) :].chunk(2)
+    for (name, method), values in zip(meter.methods.items(), counted, strict=True):
         tally.counts.of(batch["domain"], name).add(values, total)
         tally.note(name, getattr(method, "last", None))
+    wrong = {name: values[0] for name, values in zip(meter.methods, counted, strict=True)}
+    last = getattr(list(meter.methods.values())[-1], "last", None)
+    step = last if isinstance(last, StepRecord) else None
+    return BatchRecord(number, batch["domain"], total, wrong, present(answers), present(truth), step)
 
 
-def _shown(errors: Mapping[str, float], record: Any) -> dict[str, str]:
+def _shown(errors: Mapping[str, float], record: StepRecord | None) -> dict[str, str]:
     """The running figures of a domain behind the bar."""
     names = list(errors)
     shown = {name: f"{errors[name]:.1f}%" for name in dict.fromkeys((names[0], names[-1]))}
-    if isinstance(record, StepRecord):
+    if record is not None:
         shown |= {"H": f"{record.entropy:.2f}", "gate": "open" if record.adapted else "shut"}
     return shown

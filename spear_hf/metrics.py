@@ -29,9 +29,13 @@ def count_wrong(logits: Tensor, labels: Tensor, classes: Tensor | None = None) -
             f"labels {int(labels.min())}..{int(labels.max())} do not fit a model with {logits.shape[1]} classes; "
             "map the dataset's labels to the model's, or choose the model that was trained on this label set"
         )
-    logits, labels = logits.cpu(), labels.cpu()
-    answers = logits.argmax(1) if classes is None else classes[logits[:, classes].argmax(1)]
-    return int((answers != labels).sum())
+    return int((answers_of(logits, classes) != labels.cpu()).sum())
+
+
+def answers_of(logits: Tensor, classes: Tensor | None = None) -> Tensor:
+    """(B,) int64 on the CPU, the class that each image gets; `classes` as for `count_wrong`."""
+    logits = logits.cpu()
+    return logits.argmax(1) if classes is None else classes[logits[:, classes].argmax(1)]
 
 
 def sums_over(logits: Tensor, labels: Tensor, classes: Tensor | None = None) -> Tensor:
