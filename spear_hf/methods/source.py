@@ -1,13 +1,14 @@
 """Source: the pretrained model as it is, which every method has to beat."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from spear_hf.batch import admit, logits_of
 from spear_hf.collective import Processes, Share
+from spear_hf.methods.flags import Flags
 
 
 class Source:
@@ -18,10 +19,12 @@ class Source:
         accelerator: under several processes each answers its slice of the global batch, which may be empty.
     """
 
+    needs_source: ClassVar[bool] = False
+
     def __init__(self, model: nn.Module, *, accelerator: Any = None) -> None:
         self.model = model
         self.processes = Processes(accelerator)
-        self._training = {name: m.training for name, m in model.named_modules()}
+        self._flags = Flags(model)
         model.eval()
 
     @torch.no_grad()
@@ -39,8 +42,7 @@ class Source:
 
     def unload(self) -> nn.Module:
         """The base, with its training flags as they came in."""
-        for name, module in self.model.named_modules():
-            module.training = self._training[name]
+        self._flags.restore()
         return self.model
 
     def parameters(self) -> Iterator[nn.Parameter]:

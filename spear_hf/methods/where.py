@@ -1,0 +1,68 @@
+"""Where: what a method learns, and the forward in which it acts. One half of a method; the other is its Objective."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from spear_hf.config import SpearConfig
+from spear_hf.errors import ConfigError
+from spear_hf.methods.buffers import buffer_layers
+from spear_hf.methods.in_place import norm_affine, weights_and_biases
+from spear_hf.methods.learned import Learned
+from spear_hf.methods.rule import Rule
+from spear_hf.methods.steering import Steering
+
+
+class Where(Protocol):
+    """A place in a model where a few numbers are learned."""
+
+    learned: Learned
+
+    @property
+    def rule(self) -> Rule | None:
+        """The optimizer that this place asks for; None takes the method's."""
+        ...
+
+    @property
+    def has_batch_norms(self) -> bool:
+        """Whether the batch norms' share of the learning rate's scaling applies."""
+        ...
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, K) logits, with a graph to the parameters where gradients are enabled."""
+        ...
+
+    def undo(self) -> nn.Module:
+        """The base, bit for bit as it came in."""
+        ...
+
+    def settings(self) -> dict[str, Any]:
+        """What must be the same for a run to go on, JSON-ready."""
+        ...
+
+
+WHERE: dict[str, Callable[..., Where]] = {
+    "norm": norm_affine,
+    "weights": weights_and_biases,
+    "rsp": Steering,
+    "buffer": buffer_layers,
+}
+"""name -> (model, **its own options) -> Where."""
+
+
+def place(where: str | Where, model: nn.Module, *, skip: Any = None, config: SpearConfig | None = None) -> Where:
+    """What `where` names, put into `model`; a Where that is in place already is returned as it is.
+
+    Raises:
+        ConfigError: an unknown name, or an option that belongs to another place; nothing is changed.
+    """
+    if not isinstance(where, str):
+        return where
+    if where not in WHERE:
+        raise ConfigError(f"where={where!r} is not known; allowed are {', '.join(WHERE)}, or a Where object")
+    if config is not None and where != "rsp":
+        raise ConfigError(f"config= says where RSPs are and how they learn, not {where!r}; pass where='rsp' with it")
+    if where == "norm":
+        return norm_affine(model, skip=skip)
+    return Steering(model, config) if where == "rsp" else WHERE[where](model)
