@@ -19,7 +19,8 @@ from spear_hf.errors import ConfigError, LaunchError, SpearError
 from spear_hf.lean import LeanForward
 from spear_hf.model import SpearModel
 from spear_hf.objective import Losses, should_adapt, spear_loss
-from spear_hf.record import CONFIDENT, NON_FINITE_GRADIENT, NON_FINITE_LOGITS, StepRecord, loss_fields
+from spear_hf.record import BUDGET, CONFIDENT, NON_FINITE_GRADIENT, NON_FINITE_LOGITS, StepRecord, loss_fields
+from spear_hf.rsp import RSP
 from spear_hf.update import update
 
 __all__ = ["Spear", "StepRecord", "TTAMethod"]
@@ -128,9 +129,8 @@ class Spear:
             self._check_active()
             x, share = admit(x, self.processes)
             norms = self.model.single_value_norms
-            with self.model.sharing(share if self.sync_batch_stats else None):
-                with torch.set_grad_enabled(not self._was_confident()):
-                    logits = self._logits(x, share)
+            with self._sharing(share):
+                logits = self._first_logits(x, share)
                 answer = logits.detach()
                 first, skipped = self._learn(x, share, logits)
         gamma, beta = deviations(self.model.snapshot(self.adapter_name))
@@ -140,13 +140,28 @@ class Spear:
             entropy=float(first.mean_entropy),
             adapted=skipped is None,
             skipped=skipped,
-            **loss_fields(None if skipped in (CONFIDENT, NON_FINITE_LOGITS) else first),
+            **loss_fields(None if skipped in (BUDGET, CONFIDENT, NON_FINITE_LOGITS) else first),
             gamma_deviation=gamma,
             beta_deviation=beta,
             single_value_norms=self.model.single_value_norms - norms,
         )
         self.num_steps += 1
         return answer
+
+    def _sharing(self, share: Share) -> AbstractContextManager[None]:
+        return self.model.sharing(share if self.sync_batch_stats else None)
+
+    def _first_logits(self, x: Tensor, share: Share) -> Tensor:
+        """The answer; with a graph where this batch is likely to be learned from as a whole."""
+        if self.config.learn_stride > 1:
+            with torch.no_grad(), self.model.kept_statistics.during("keep"):
+                return self._logits(x, share)
+        with torch.set_grad_enabled(not (self._was_confident() or self._is_off_budget())):
+            return self._logits(x, share)
+
+    def _is_off_budget(self) -> bool:
+        """Whether this batch is one of those that are only answered."""
+        return self.num_steps % self.config.learn_every != 0
 
     def _was_confident(self) -> bool:
         """Whether the gate was shut for the batch before: then this forward makes no graph, which it seldom needs."""
@@ -169,12 +184,23 @@ class Spear:
             return first, NON_FINITE_LOGITS
         if self.config.hard_gate and not should_adapt(first.mean_entropy, self.config.tau):
             return first, CONFIDENT
+        if self._is_off_budget():
+            return first, BUDGET
         for k in range(self.config.steps):
             if k > 0 or not logits.requires_grad:
-                losses = spear_loss(self._logits(x, share), rsps, self.config, share)
+                losses = self._losses_again(x, share, rsps)
             if not update(losses.total, self.optimizer, self.processes, getattr(self._accelerator, "scaler", None)):
                 return first, NON_FINITE_GRADIENT
         return first, None
+
+    def _losses_again(self, x: Tensor, share: Share, rsps: dict[int, list[RSP]]) -> Losses:
+        """Of a further forward, with a graph: of the whole batch, or of every learn_stride-th image of it."""
+        if self.config.learn_stride == 1:
+            return spear_loss(self._logits(x, share), rsps, self.config, share)
+        part, chosen = share.every(self.config.learn_stride)
+        x = x[chosen] if part.local else x[:1]
+        with self._sharing(part), self.model.kept_statistics.during("replay"):
+            return spear_loss(self._logits(x, part), rsps, self.config, part)
 
     def _check_active(self) -> None:
         if self.adapter_name not in self.model.active_adapters or self.model.is_disabled:

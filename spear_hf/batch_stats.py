@@ -7,7 +7,8 @@ Where `FusedMixing` is on, the common classes normalise by the mixed statistics 
 """
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from contextlib import contextmanager
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -40,11 +41,40 @@ def batch_norms(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield name, module
 
 
+class KeptStatistics:
+    """The mixed statistics of one forward, for a second one over some of its images that is to be answered alike."""
+
+    def __init__(self) -> None:
+        self.mode: Literal["off", "keep", "replay"] = "off"
+        self.values: dict[AlphaMixing, tuple[Tensor, Tensor] | None] = {}
+
+    @contextmanager
+    def during(self, mode: Literal["keep", "replay"]) -> Iterator[None]:
+        """Inside, the statistics of every layer are kept, or those that were kept are used."""
+        if mode == "keep":
+            self.values = {}
+        before, self.mode = self.mode, mode
+        try:
+            yield
+        finally:
+            self.mode = before
+
+    def of(self, hook: "AlphaMixing") -> tuple[Tensor, Tensor] | None:
+        """What this layer is to use; None where it computes its own."""
+        return self.values.get(hook) if self.mode == "replay" else None
+
+    def note(self, hook: "AlphaMixing", statistics: tuple[Tensor, Tensor]) -> None:
+        """Keep them, unless the layer runs more than once in a forward: then each call computes its own."""
+        if self.mode == "keep":
+            self.values[hook] = None if hook in self.values else statistics
+
+
 class AlphaMixing:
     """The forward pre-hook of one BatchNorm layer."""
 
-    def __init__(self, switch: MixingSwitch) -> None:
+    def __init__(self, switch: MixingSwitch, kept: KeptStatistics | None = None) -> None:
         self.switch = switch
+        self.kept = kept or KeptStatistics()
         self.used_source = 0  # batches that were too small to have statistics, and were answered with the source's
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
@@ -53,11 +83,11 @@ class AlphaMixing:
             return None
         x: Tensor = args[0]
         norm: Any = module  # a BatchNorm or what looks like one
-        statistics = batch_statistics(x, self.switch.share, norm.running_mean)
-        if statistics is None:
+        mixed = self.kept.of(self) or self._mixed(x, norm, alpha)
+        if mixed is None:
             self.used_source += 1
             return None
-        mean, variance = mixed_statistics(norm, *statistics, alpha)
+        mean, variance = mixed
         if self.switch.fusion is not None and is_fusable(module):
             self.switch.fusion.prepare(norm, mean, variance)
             return None
@@ -66,6 +96,15 @@ class AlphaMixing:
         scale, shift = scale.view(shape), (norm.running_mean - mean * scale).view(shape)
         wide = x if x.dtype == torch.float64 else x.float()
         return (torch.addcmul(shift, wide, scale).to(x.dtype), *args[1:])
+
+    def _mixed(self, x: Tensor, norm: Any, alpha: float) -> tuple[Tensor, Tensor] | None:
+        """Of this batch; None where a channel holds one value."""
+        statistics = batch_statistics(x, self.switch.share, norm.running_mean)
+        if statistics is None:
+            return None
+        mixed = mixed_statistics(norm, *statistics, alpha)
+        self.kept.note(self, mixed)
+        return mixed
 
 
 @torch.no_grad()

@@ -72,6 +72,13 @@ class Share:
         """Place of this process's first image in the global batch."""
         return sum(self.sizes[: self.rank])
 
+    def every(self, stride: int) -> tuple["Share", slice]:
+        """Every stride-th image of the global batch: how those are spread, and which of this process's they are."""
+        starts = [sum(self.sizes[:rank]) for rank in range(len(self.sizes))]
+        firsts = [-start % stride for start in starts]  # within a slice
+        sizes = tuple(len(range(first, size, stride)) for first, size in zip(firsts, self.sizes, strict=True))
+        return Share(sizes, self.rank, self.sum), slice(firsts[self.rank], None, stride)
+
 
 class Processes:
     """The processes that learn together.

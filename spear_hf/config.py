@@ -69,6 +69,19 @@ class SpearConfig:
     steps: int = field(
         default=1, metadata=_about("Adaptation steps for each batch; the first reuses the answer's forward.")
     )
+    learn_every: int = field(
+        default=1,
+        metadata=_about(
+            "Learn from every n-th batch and only answer the others, at the cost of inference (ours; 1 is the paper's)."
+        ),
+    )
+    learn_stride: int = field(
+        default=1,
+        metadata=_about(
+            "Take the gradient from every n-th image of a batch, under the statistics of all of them (ours; 1 is the "
+            "paper's)."
+        ),
+    )
     adam_beta1: float = field(default=0.9, metadata=_about("Adam's first decay rate."))
     adam_beta2: float = field(default=0.999, metadata=_about("Adam's second decay rate."))
 
@@ -77,7 +90,8 @@ class SpearConfig:
         for name, low, high in _RANGES:
             _check_range(name, getattr(self, name), low, high)
         _check_count("steps", self.steps)
-        _check_count("diversity_batch", self.diversity_batch)
+        for name in ("diversity_batch", "learn_every", "learn_stride"):
+            _check_count(name, getattr(self, name))
         if self.num_groups is not None:
             _check_count("num_groups", self.num_groups)
         if self.stem not in STEMS:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from spear_hf.adapters import Adapters
 from spear_hf.arithmetic import check_weights, weighted_state
 from spear_hf.attachment import Attachment, refuse_unsteerable
-from spear_hf.batch_stats import AlphaMixing, batch_norms
+from spear_hf.batch_stats import AlphaMixing, KeptStatistics, batch_norms
 from spear_hf.boundaries import Boundary, find_boundaries, select_boundaries, verify_boundaries
 from spear_hf.collective import Share
 from spear_hf.config import SpearConfig
@@ -74,6 +74,7 @@ class SpearModel(nn.Module):
         boundaries: every stage boundary of the base, z_0..z_L.
         adapters: name -> boundary key -> RSP.
         peft_config: name -> SpearConfig.
+        kept_statistics: lets a forward over some images of a batch use the mixed statistics of all of them.
     """
 
     base_model: nn.Module
@@ -105,7 +106,8 @@ class SpearModel(nn.Module):
         self._grouping = (config.num_groups, config.stem)
         self._switch = Switch()
         self._sites = [Site(b, self.adapters, self._switch) for b in found]
-        self._mixing = {name: AlphaMixing(self._switch) for name, _ in batch_norms(base)}
+        self.kept_statistics = KeptStatistics()
+        self._mixing = {name: AlphaMixing(self._switch, self.kept_statistics) for name, _ in batch_norms(base)}
         self._attachment = Attachment(base, self._sites, self._mixing, self._switch)
         self._add(adapter_name, config, chosen)
         self.set_adapter(adapter_name)

@@ -1,13 +1,15 @@
 """StepRecord: what one step did, and why it did not learn."""
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from spear_hf.objective import Losses
 
+BUDGET = "budget: one batch in learn_every is learned from"
 CONFIDENT = "confident: mean entropy below tau"
 NON_FINITE_LOGITS = "the model's logits are not finite"
 NON_FINITE_GRADIENT = "the gradient is not finite"
+GUARDED = "the guard let nothing be learned"
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class StepRecord:
         entropy_loss, diversity_loss, anchor_loss, loss: Eqs. 7, 8, 9 and 11 at the first step; None where skipped.
         gamma_deviation, beta_deviation: ||gamma - 1|| and ||beta|| over all RSPs, after the step.
         single_value_norms: batch-norm calls answered with the source's statistics, since a channel held one value.
+        events: what a Guard saw and did in this step, one sentence each.
     """
 
     step: int
@@ -37,19 +40,29 @@ class StepRecord:
     gamma_deviation: float
     beta_deviation: float
     single_value_norms: int = 0
+    events: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
         return asdict(self)
 
 
-def loss_fields(losses: Losses | None) -> dict[str, float | None]:
+class LossFields(TypedDict):
     """The fields of a StepRecord that say what was minimised."""
+
+    entropy_loss: float | None
+    diversity_loss: float | None
+    anchor_loss: float | None
+    loss: float | None
+
+
+def loss_fields(losses: Losses | None) -> LossFields:
+    """What was minimised, in figures; None where nothing was."""
     if losses is None:
-        return dict.fromkeys(("entropy_loss", "diversity_loss", "anchor_loss", "loss"))
-    return {
-        "entropy_loss": float(losses.entropy),
-        "diversity_loss": float(losses.diversity),
-        "anchor_loss": float(losses.anchor),
-        "loss": float(losses.total),
-    }
+        return LossFields(entropy_loss=None, diversity_loss=None, anchor_loss=None, loss=None)
+    return LossFields(
+        entropy_loss=float(losses.entropy),
+        diversity_loss=float(losses.diversity),
+        anchor_loss=float(losses.anchor),
+        loss=float(losses.total),
+    )

@@ -157,3 +157,27 @@ def test_stepping_while_the_adapter_is_off_is_refused(net: nn.Module, images: Te
 
 def test_spear_is_a_tta_method(net: nn.Module) -> None:
     assert isinstance(learner(net), TTAMethod)
+
+
+def test_every_third_batch_is_learned_from_and_all_are_answered(net: nn.Module, images: Tensor) -> None:
+    tta = learner(net, learn_every=3)
+    adapted = []
+    for _ in range(5):
+        expected = tta.model(images).detach()
+        assert torch.equal(tta.step(images), expected)
+        assert tta.last is not None
+        adapted.append(tta.last.adapted)
+    assert adapted == [True, False, False, True, False]
+    assert tta.last is not None
+    assert tta.last.skipped == "budget: one batch in learn_every is learned from"
+
+
+def test_a_stride_learns_from_every_other_image_under_the_statistics_of_all(net: nn.Module, images: Tensor) -> None:
+    tta = learner(net, learn_stride=2, alpha=0.5)
+    parameters = list(tta.parameters())
+    answer = tta.model(images)
+    loss = spear_loss(answer[::2], tta.model.rsps(), tta.config).total
+    gradients = torch.autograd.grad(loss, parameters)
+    expected = [p.detach() - 0.01 * g / (g.abs() + 1e-8) for p, g in zip(parameters, gradients, strict=True)]
+    torch.testing.assert_close(tta.step(images), answer.detach())
+    torch.testing.assert_close([p.detach() for p in parameters], expected, rtol=1e-3, atol=1e-5)

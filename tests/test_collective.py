@@ -99,3 +99,10 @@ def test_replicas_that_forget_are_refused(net: torch.nn.Module) -> None:
         Spear(torch.nn.DataParallel(model))
     with pytest.raises(ConfigError, match="not a TinyNet; call get_spear_model"):
         Spear(net)
+
+
+def test_every_third_image_of_a_global_batch_wherever_it_lies() -> None:
+    sizes = (4, 0, 3, 1)  # global positions 0..3, none, 4..6, 7; every third is 0, 3, 6
+    found = [Share(sizes, rank, lambda x: x).every(3) for rank in range(4)]
+    assert found[0][0].sizes == (2, 0, 1, 0)
+    assert [list(range(size))[chosen] for size, (_, chosen) in zip(sizes, found, strict=True)] == [[0, 3], [], [2], []]
