@@ -1,0 +1,47 @@
+"""The paper's figure 2: error against the number of adapted parameters."""
+
+from pathlib import Path
+
+from spear_hf.comparison import Comparison
+from spear_hf.errors import ConfigError
+
+
+def plot_parameters(comparison: Comparison, path: str | Path, title: str = "") -> Path:
+    """Write the figure: a point for each method, its error averaged over the batch sizes, on a logarithmic axis.
+
+    Methods that learn nothing stand at the left edge, at 0. The format goes by the suffix: png, svg, pdf.
+
+    Raises:
+        ConfigError: matplotlib is missing, or no method ran.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError('a figure needs matplotlib; pip install "spear-hf[plots]"') from error
+    points = {label: _point(comparison, label) for label in comparison.labels}
+    points = {label: point for label, point in points.items() if point is not None}
+    if not points:
+        raise ConfigError("no method of this comparison ran, so there is nothing to draw; see refusals()")
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.add_subplot()
+    for label, (parameters, error) in points.items():
+        axes.plot(parameters, error, "*" if label.lower().startswith("spear") else "o", markersize=9)
+        axes.annotate(label, (parameters, error), xytext=(5, 4), textcoords="offset points", fontsize=8)
+    axes.set_xscale("symlog", linthresh=10)
+    axes.set_xlim(left=-0.5)
+    sizes = ", ".join(map(str, comparison.batch_sizes))
+    axes.set(xlabel="adapted parameters", ylabel=f"error in %, mean over batch {sizes}", title=title)
+    axes.grid(alpha=0.3)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    return path
+
+
+def _point(comparison: Comparison, label: str) -> tuple[int, float] | None:
+    """(adapted parameters, mean error); None for a method that did not run at every batch size."""
+    reports = [comparison.report(label, size) for size in comparison.batch_sizes]
+    found = [report for report in reports if report is not None]
+    if len(found) < len(reports) or not found:
+        return None
+    return found[0].parameters.get(label, 0), sum(report.mean_error(label) for report in found) / len(found)

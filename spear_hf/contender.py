@@ -1,0 +1,109 @@
+"""Contender: a method under its hyper-parameters, in words that a file can hold, and how it is put on a model."""
+
+import difflib
+import inspect
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from spear_hf.adapt import Spear, TTAMethod
+from spear_hf.config import SpearConfig
+from spear_hf.errors import ConfigError
+from spear_hf.methods import METHODS
+from spear_hf.model import get_spear_model
+
+SPEAR = "spear"
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A method under its hyper-parameters.
+
+    Args:
+        method: "spear", or a name in METHODS.
+        settings: of "spear" fields of SpearConfig, of the others keyword arguments, JSON-ready; what is left out has
+            its default. A "config" of another method is read as a SpearConfig, too.
+    """
+
+    method: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.method not in (known := (*METHODS, SPEAR)):
+            near = difflib.get_close_matches(self.method, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "add your own method to METHODS"
+            raise ConfigError(f"method={self.method!r} is not known; allowed are {', '.join(known)}; {hint}")
+
+    def describe(self) -> dict[str, Any]:
+        """The method and all of its hyper-parameters, defaults too, JSON-ready."""
+        if self.method == SPEAR:
+            return {"method": self.method, "settings": SpearConfig.from_dict(dict(self.settings)).to_dict()}
+        parameters = list(inspect.signature(METHODS[self.method]).parameters.values())[1:]
+        defaults = {p.name: p.default for p in parameters if p.default is not p.empty and p.name != "accelerator"}
+        settings = json.loads(json.dumps(defaults | dict(self.settings), default=repr))
+        return {"method": self.method, "settings": settings}
+
+    def build(self, base: nn.Module, resources: Mapping[str, Any] | None = None) -> TTAMethod:
+        """The method on `base`, which it takes to itself.
+
+        Args:
+            base: a copy that nobody else uses.
+            resources: what is no hyper-parameter, by keyword: an accelerator, images of the source. A method gets those
+                that its signature names.
+
+        Raises:
+            ConfigError: a hyper-parameter that does not exist or is not allowed.
+            SpearError: the method cannot be put on this model.
+        """
+        settings = dict(self.settings)
+        if self.method == SPEAR:
+            model = get_spear_model(base, SpearConfig.from_dict(settings))
+            return Spear(model, **_named(Spear, resources))
+        if isinstance(settings.get("config"), Mapping):
+            settings["config"] = SpearConfig.from_dict(dict(settings["config"]))
+        make = METHODS[self.method]
+        try:
+            inspect.signature(make).bind(base, **settings)
+        except TypeError as error:
+            raise ConfigError(
+                f"{self.method} does not take these hyper-parameters ({error}); "
+                f"allowed are {', '.join(list(inspect.signature(make).parameters)[1:]) or 'none'}"
+            ) from error
+        return make(base, **settings, **_named(make, resources))
+
+
+def make_contenders(
+    names: str | Iterable[str] = "all", settings: Mapping[str, Mapping[str, Any]] | None = None
+) -> dict[str, Contender]:
+    """label -> Contender, in the order of the names.
+
+    >>> list(make_contenders("source,spear"))
+    ['source', 'spear']
+
+    Args:
+        names: methods or labels in `settings`, with commas or several; "all" is every method, SPeaR last, and after it
+            the labels in `settings` that name their method.
+        settings: label -> hyper-parameters. Where the label is no method, "method" says which: several labels may so be
+            of one, {"alpha 1": {"method": "spear", "alpha": 1.0}}.
+
+    Raises:
+        ConfigError: a name that is neither.
+    """
+    settings = settings or {}
+    words = names.split(",") if isinstance(names, str) else list(names)
+    labels = [word.strip() for word in words if word.strip()]
+    if labels == ["all"]:
+        labels = [*METHODS, SPEAR, *(label for label, values in settings.items() if "method" in values)]
+    found = {}
+    for label in dict.fromkeys(labels):
+        values = dict(settings.get(label, {}))
+        found[label] = Contender(values.pop("method", label), values)
+    return found
+
+
+def _named(make: Any, resources: Mapping[str, Any] | None) -> dict[str, Any]:
+    parameters = inspect.signature(make).parameters
+    return {name: value for name, value in (resources or {}).items() if name in parameters}
