@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from spear_hf.data.stream import load_stream
     from spear_hf.errors import SpearError
     from spear_hf.evaluate import Report
+    from spear_hf.guard import Guard, GuardPolicy
     from spear_hf.methods import METHODS
     from spear_hf.model import SpearModel, get_spear_model
     from spear_hf.rsp import RSP
@@ -40,6 +41,8 @@ _HOME = {
     "load_stream": "data.stream",
     "SpearError": "errors",
     "Report": "evaluate",
+    "Guard": "guard",
+    "GuardPolicy": "guard",
     "METHODS": "methods",
     "SpearModel": "model",
     "get_spear_model": "model",
@@ -52,6 +55,8 @@ __all__ = [
     "AdapterBank",
     "AutoSpearModel",
     "Boundary",
+    "Guard",
+    "GuardPolicy",
     "Report",
     "Spear",
     "SpearConfig",
