@@ -198,7 +198,7 @@ def gate(study: Study) -> None:
 
 
 def scarce(study: Study) -> None:
-    """SPeaR and others as confident images are taken away."""
+    """SPeaR and others as confident images are taken away; means are over domains with images at every threshold."""
     run, sets = study.run, study.sets(study.run.corruptions)
     names = [name for name in run.methods.split(",") if name]
     if unknown := [name for name in names if name not in METHODS]:
@@ -211,8 +211,9 @@ def scarce(study: Study) -> None:
     study.keep("scarce", found)
     left = grid([row for row in found if row.method == "SPeaR"], "domain", "threshold", "images")
     study.print(left, "scarce: images left at each threshold", "domain", 0)
-    errors = grid(found, "method", "threshold", "error")
-    study.print(errors, f"scarce: error in % over these, batch {size}", "method")
+    lasting = {row.domain for row in found if row.threshold == max(run.thresholds)}
+    errors = grid([row for row in found if row.domain in lasting], "method", "threshold", "error")
+    study.print(errors, f"scarce: error in % over the {len(lasting)} domains that last, batch {size}", "method")
     study.draw("scarce", {f"batch {size}": errors}, lines, y="error in %", x="least source entropy")
 
 

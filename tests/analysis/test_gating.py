@@ -1,0 +1,107 @@
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from spear_hf import Spear, SpearConfig, get_spear_model
+from spear_hf.analysis import (
+    ImageSet,
+    accuracy,
+    answer_online,
+    gate_ablation,
+    learn,
+    mixing_errors,
+    scarce_confidence,
+    source_entropy,
+    without_confident,
+)
+from spear_hf.errors import ConfigError, DataError
+from spear_hf.methods import METHODS, Source
+from spear_hf.objective import normalized_entropy
+from tests.analysis.helpers import a_vit, hooks_of
+
+
+def test_learn_makes_as_many_steps_as_asked_and_begins_again(net: nn.Module, images: Tensor) -> None:
+    spear = Spear(get_spear_model(net))
+    spear.step(images)
+    learn(spear, images, 8, 5)
+    assert spear.num_steps == 5
+    state = spear.model.snapshot()
+    spear.reset()
+    for x in (images[:8], images[8:]) * 2 + (images[:8],):
+        spear.step(x)
+    assert all(torch.equal(state[key], value) for key, value in spear.model.snapshot().items())
+
+
+def test_an_online_answer_counts_errors_and_skipped_batches(net: nn.Module, data: ImageSet) -> None:
+    run = answer_online(Spear(get_spear_model(copy.deepcopy(net), SpearConfig(tau=1.0, alpha=0.0))), data, 8)
+    assert run.skipped == 1
+    assert (
+        run.error
+        == answer_online(Source(net), data, 16).error
+        == 100 - accuracy(net(data.images).argmax(1), data.labels)
+    )
+
+
+def test_source_entropy_is_that_of_the_logits(net: nn.Module, images: Tensor) -> None:
+    torch.testing.assert_close(source_entropy(net, images), normalized_entropy(net(images)))
+
+
+def test_the_confident_are_taken_away_in_order(data: ImageSet) -> None:
+    left = without_confident(data, torch.arange(16) / 16, 0.625)
+    assert left.labels.tolist() == data.labels[10:].tolist()
+    assert torch.equal(left.images, data.images[10:])
+
+
+def test_no_images_are_refused(net: nn.Module, data: ImageSet) -> None:
+    with pytest.raises(DataError, match="noise has no images; at least one is needed"):
+        answer_online(Source(net), without_confident(data, torch.zeros(16), 0.5), 8)
+
+
+def test_a_shut_gate_is_mixing_alone_and_an_open_one_makes_no_difference(net: nn.Module, data: ImageSet) -> None:
+    def spear(**settings: object) -> object:
+        return lambda base: Spear(get_spear_model(base, SpearConfig(**settings)))  # pyright: ignore[reportArgumentType]
+
+    shut = next(gate_ablation(net, [data], spear(tau=1.0), spear(tau=1.0, hard_gate=False), batch_sizes=[8]))  # pyright: ignore[reportArgumentType]
+    assert (shut.skipped, shut.gain) == (1, shut.without_gate - shut.with_gate)
+    alone = METHODS["bn_adapt"](copy.deepcopy(net), alpha=SpearConfig().alpha)
+    assert shut.with_gate == answer_online(alone, data, 8).error
+    always = next(gate_ablation(net, [data], spear(tau=0.0), spear(tau=0.0, hard_gate=False), batch_sizes=[8]))  # pyright: ignore[reportArgumentType]
+    assert (always.skipped, always.gain) == (0, 0)
+    assert hooks_of(net) == 0
+
+
+def test_scarcity_takes_images_from_every_method_alike(net: nn.Module, data: ImageSet) -> None:
+    entropy = source_entropy(net, data.images)
+    middle = float(entropy.median())
+    rows = list(
+        scarce_confidence(net, [data], {"source": Source, "tent": METHODS["tent"]}, (0.0, middle), batch_size=4)
+    )
+    assert [(r.method, r.images) for r in rows] == [("source", 16), ("tent", 16), ("source", 9), ("tent", 9)]
+    left = without_confident(data, entropy, middle)
+    assert rows[2].error == 100 - accuracy(net(left.images).argmax(1), left.labels)
+
+
+def test_a_threshold_that_leaves_no_batch_is_passed_over_and_a_wrong_one_refused(
+    net: nn.Module, data: ImageSet
+) -> None:
+    assert not list(scarce_confidence(net, [data], {"source": Source}, (0.999,)))
+    with pytest.raises(DataError, match=r"thresholds=\[1.5\] are not allowed; entropies are in \[0, 1\)"):
+        list(scarce_confidence(net, [data], {"source": Source}, (1.5,)))
+
+
+def test_alpha_zero_without_updates_is_the_source_at_every_batch_size(net: nn.Module, data: ImageSet) -> None:
+    cells = list(mixing_errors(net, [data], SpearConfig(), alphas=(0.0, 0.5), batch_sizes=(4, 16), updates=0))
+    source = 100 - accuracy(net(data.images).argmax(1), data.labels)
+    assert [(c.alpha, c.batch_size) for c in cells] == [(0.0, 4), (0.0, 16), (0.5, 4), (0.5, 16)]
+    assert [c.learned for c in cells[:2]] == [c.unlearned for c in cells[:2]] == [source, source]
+    assert hooks_of(net) == 0
+
+
+def test_alpha_needs_batch_norms() -> None:
+    vit = a_vit()
+    data = ImageSet("noise", torch.randn(2, 3, 160, 160), torch.zeros(2, dtype=torch.long))
+    with pytest.raises(ConfigError, match="has no BatchNorm, so alpha=0 changes nothing"):
+        list(mixing_errors(vit, [data], SpearConfig()))
+    assert hooks_of(vit) == 0
