@@ -4,9 +4,17 @@ from collections.abc import Callable
 
 from spear_hf.adapt import TTAMethod
 from spear_hf.methods.bn_adapt import BnAdapt
+from spear_hf.methods.eata import Eata, Eta
+from spear_hf.methods.published import published
 from spear_hf.methods.source import Source
 from spear_hf.methods.tent import Tent
 
-METHODS: dict[str, Callable[..., TTAMethod]] = {"source": Source, "bn_adapt": BnAdapt, "tent": Tent}
+METHODS: dict[str, Callable[..., TTAMethod]] = {
+    "source": Source,
+    "bn_adapt": BnAdapt,
+    "tent": Tent,
+    "eata": Eata,
+    "eta": Eta,
+}
 
-__all__ = ["METHODS", "BnAdapt", "Source", "Tent"]
+__all__ = ["METHODS", "BnAdapt", "Eata", "Eta", "Source", "Tent", "published"]

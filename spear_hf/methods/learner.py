@@ -8,8 +8,8 @@ Where to steer and what to minimise are two objects that compose, so that each o
 
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Protocol
+from dataclasses import fields, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,57 +17,16 @@ from typing_extensions import Unpack
 
 from spear_hf.batch import admit
 from spear_hf.collective import Processes
-from spear_hf.config import SpearConfig, differences
+from spear_hf.config import differences
 from spear_hf.errors import ConfigError, LaunchError
 from spear_hf.methods.descent import descend
-from spear_hf.methods.learned import Learned
 from spear_hf.methods.objective import Batch, Objective
+from spear_hf.methods.options import Options, given, signature_of
 from spear_hf.methods.outcome import UNRELIABLE, Outcome
-from spear_hf.methods.part import Part
-from spear_hf.methods.rule import Rule, RuleOptions
-from spear_hf.methods.skip import Skip
+from spear_hf.methods.roles import Answer, OwnLogits, Upkeep
+from spear_hf.methods.rule import Rule
 from spear_hf.methods.where import Where, place
 from spear_hf.record import NON_FINITE_LOGITS
-
-
-class Options(RuleOptions, total=False):
-    """What a user may choose for every learner: the fields of Rule, and
-
-    where: "norm" (gamma and beta of the normalisation layers), "weights", "rsp", "buffer", or a Where in place already.
-    skip: normalisation layers to leave alone; see `kept_norms`.
-    config: of the RSPs, for where="rsp".
-    accelerator: more than one process is refused: the statistics of a slice are not those of the batch.
-    """
-
-    where: str | Where
-    skip: Skip
-    config: SpearConfig | None
-    accelerator: Any
-
-
-class Answer(Protocol):
-    """What is answered in place of the logits; with `settings`, state and `reset` of a Part."""
-
-    def answer(self, batch: Batch) -> Tensor:
-        """(B, K)."""
-        ...
-
-
-class Upkeep(Protocol):
-    """What is done to the learned parameters after each step; with `settings`, state and `reset` of a Part."""
-
-    def maintain(self, learned: Learned) -> None:
-        """Changes the parameters, or what is remembered of them."""
-        ...
-
-
-@dataclass
-class OwnLogits(Part):
-    """The model's own logits."""
-
-    def answer(self, batch: Batch) -> Tensor:
-        """As they are."""
-        return batch.logits
 
 
 class Learner:
@@ -94,6 +53,10 @@ class Learner:
 
     needs_source: ClassVar[bool] = False
 
+    def __init_subclass__(cls) -> None:
+        """`inspect.signature` names the options too, for whoever looks up what a method takes."""
+        cls.__signature__ = signature_of(cls)  # pyright: ignore[reportAttributeAccessIssue]
+
     def __init__(
         self,
         model: nn.Module,
@@ -104,6 +67,7 @@ class Learner:
         upkeep: Sequence[Upkeep] = (),
         **options: Unpack[Options],
     ) -> None:
+        options = given(options)
         self.processes = Processes(options.get("accelerator"))
         if self.processes.count > 1:
             raise LaunchError(
@@ -112,8 +76,9 @@ class Learner:
         chosen: dict[str, Any] = {f.name: options[f.name] for f in fields(Rule) if f.name in options}
         replace(rule, **chosen)  # refuses before anything is changed
         self.where: Where = place(
-            options.get("where", "norm"), model, skip=options.get("skip"), config=options.get("config")
+            options.get("where") or "norm", model, skip=options.get("skip"), config=options.get("config")
         )
+        self.model: nn.Module = getattr(self.where, "model", model)
         self.learned = self.where.learned
         self.rule = replace(self.where.rule or rule, **chosen)
         self.optimizer = self.rule.make(self.learned.parameters)
@@ -194,15 +159,15 @@ class Learner:
         first = {id(part): name for name, part in reversed(named.items())}
         return {name: part for name, part in named.items() if first[id(part)] == name}
 
-    def _settings(self) -> dict[str, Any]:
-        """All that must be the same for the same stream to teach the same."""
+    def settings(self) -> dict[str, Any]:
+        """All hyper-parameters, with what None became: what must be the same for the same stream to teach the same."""
         parts = {name: part.settings() for name, part in self._parts().items()}
         return {"method": type(self).__name__, "where": self.where.settings(), "rule": self.rule.settings()} | parts
 
     def state_dict(self) -> dict[str, Any]:
         """What was learned and from where, moments, what the parts remember, counters, and the settings."""
         return {
-            "config": self._settings(),
+            "config": self.settings(),
             "learned": self.learned.snapshot(),
             "start": [value.clone() for value in self.learned.start],
             "optimizer": copy.deepcopy(self.optimizer.state_dict()),
@@ -217,7 +182,7 @@ class Learner:
         Raises:
             ConfigError: other settings, another model, or values that are not finite; nothing is changed.
         """
-        if differ := differences(state["config"], self._settings()):
+        if differ := differences(state["config"], self.settings()):
             raise ConfigError(f"this state is of another configuration ({differ}); use that one to resume")
         for values in (state["learned"], state["start"]):
             self.learned.check(values)

@@ -14,13 +14,13 @@ OPTIMIZERS = ("adam", "sgd")
 
 
 class RuleOptions(TypedDict, total=False):
-    """The fields of a Rule that a user may choose."""
+    """The fields of a Rule that a user may choose; None is the method's own."""
 
-    optimizer: str
-    learning_rate: float
-    momentum: float
-    nesterov: bool
-    scale_lr: bool
+    optimizer: str | None
+    learning_rate: float | None
+    momentum: float | None
+    nesterov: bool | None
+    scale_lr: bool | None
 
 
 @dataclass

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from spear_hf.methods.learner import Learner, Options
+from spear_hf.methods.learner import Learner
 from spear_hf.methods.objective import Batch, entropy
+from spear_hf.methods.options import Options
 from spear_hf.methods.part import Part
 from spear_hf.methods.rule import Rule
 

@@ -1,5 +1,7 @@
 """How far a step goes: the optimizers, the scaling with the batch, and when no step is taken."""
 
+import inspect
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -71,3 +73,15 @@ def test_tent_is_one_adam_step_down_the_mean_entropy(net: nn.Module, images: Ten
     tent.step(images)
     assert tent.last.loss == pytest.approx(float(loss.detach()))
     torch.testing.assert_close([w.detach() for w in tent.parameters()], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_misspelled_option_is_refused_with_its_neighbour(net: nn.Module) -> None:
+    with pytest.raises(ConfigError, match="no option 'learing_rate'; did you mean learning_rate"):
+        METHODS["tent"](net, learing_rate=0.1)
+
+
+def test_the_signature_names_every_option_and_none_is_the_methods_own(net: nn.Module) -> None:
+    names = list(inspect.signature(METHODS["tent"]).parameters)
+    assert names[0] == "model"
+    assert {"where", "config", "learning_rate", "scale_lr", "accelerator"} <= set(names)
+    assert METHODS["tent"](net, **dict.fromkeys(names[1:])).rule == Rule("adam", 1e-3)

@@ -1,0 +1,49 @@
+"""Hyper-parameters as they were published, where they depend on the data set."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from spear_hf.errors import ConfigError
+
+BENCHMARKS = {"cifar10": 10, "cifar100": 100, "imagenet": 1000, "imagenet_vit": 1000}
+"""name -> number of classes; "imagenet" is a ResNet-50 with batch norms, "imagenet_vit" a network with layer norms."""
+
+_CIFAR: dict[str, Any] = {"optimizer": "adam", "learning_rate": 1e-3}
+_IMAGENET: dict[str, Any] = {"optimizer": "sgd", "learning_rate": 2.5e-4}
+_SGD: dict[str, Any] = {"optimizer": "sgd", "learning_rate": 1e-3}
+
+_TABLE: dict[str, dict[str, dict[str, Any]]] = {
+    "tent": {"cifar10": _CIFAR, "cifar100": _CIFAR, "imagenet": _IMAGENET, "imagenet_vit": _IMAGENET},
+    "eta": {
+        "cifar10": _CIFAR | {"margin": 0.4},
+        "cifar100": _CIFAR | {"margin": 0.1},
+        "imagenet": _IMAGENET | {"margin": 0.05},
+        "imagenet_vit": _IMAGENET | {"margin": 0.05},
+    },
+}
+_TABLE["eata"] = {
+    name: row | {"strength": 1.0 if name.startswith("cifar") else 2000.0} for name, row in _TABLE["eta"].items()
+}
+
+
+def published(method: str, benchmark: str) -> dict[str, Any]:
+    """Keyword arguments for METHODS[method] as it was run; where its authors did not, as a common collection did.
+
+    >>> published("eta", "cifar100")
+    {'optimizer': 'adam', 'learning_rate': 0.001, 'margin': 0.1}
+
+    Raises:
+        ConfigError: an unknown benchmark, or a method that has no row; source and bn_adapt have nothing to set.
+    """
+    if method not in _TABLE or benchmark not in BENCHMARKS:
+        raise ConfigError(
+            f"nothing published is known of {method!r} on {benchmark!r}; allowed are {', '.join(_TABLE)} on "
+            f"{', '.join(BENCHMARKS)}; give the hyper-parameters yourself"
+        )
+    return dict(_TABLE[method][benchmark])
+
+
+def nearest(num_classes: int, values: Mapping[int, float]) -> float:
+    """Of values that were published for 10, 100 and 1000 classes, the one whose number is nearest by ratio."""
+    return values[min(values, key=lambda k: abs(math.log(k / max(num_classes, 1))))]
