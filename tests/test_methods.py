@@ -20,7 +20,12 @@ from spear_hf.methods import METHODS
 SOURCE_IMAGES = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(3))
 OPEN = {"threshold": 1.0, "margin": 1.0}  # a random network is too unsure for the published thresholds
 
-FIXED: dict[str, dict[str, Any]] = {"eta": OPEN, "eata": OPEN | {"source_images": SOURCE_IMAGES}}
+FIXED: dict[str, dict[str, Any]] = {
+    "eta": OPEN,
+    "eata": OPEN | {"source_images": SOURCE_IMAGES},
+    "sar": {"threshold": 1.0},
+    "deyo": {"threshold": 1.0, "margin": -1.0},
+}
 """What a method needs to be made, and to learn, on a small random network."""
 
 PLACES: dict[str, dict[str, Any]] = {

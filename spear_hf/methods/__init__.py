@@ -4,8 +4,10 @@ from collections.abc import Callable
 
 from spear_hf.adapt import TTAMethod
 from spear_hf.methods.bn_adapt import BnAdapt
+from spear_hf.methods.deyo import Deyo
 from spear_hf.methods.eata import Eata, Eta
 from spear_hf.methods.published import published
+from spear_hf.methods.sar import Sar
 from spear_hf.methods.source import Source
 from spear_hf.methods.tent import Tent
 
@@ -15,6 +17,8 @@ METHODS: dict[str, Callable[..., TTAMethod]] = {
     "tent": Tent,
     "eata": Eata,
     "eta": Eta,
+    "sar": Sar,
+    "deyo": Deyo,
 }
 
-__all__ = ["METHODS", "BnAdapt", "Eata", "Eta", "Source", "Tent", "published"]
+__all__ = ["METHODS", "BnAdapt", "Deyo", "Eata", "Eta", "Sar", "Source", "Tent", "published"]

@@ -41,6 +41,12 @@ def given(options: Options) -> Options:
     return chosen
 
 
+def before_last_stage(options: Options) -> Options:
+    """The options, with normalisation layers of the last stage left alone unless they say otherwise."""
+    defaults: Options = {"skip": "last_stage"}
+    return {**defaults, **given(options)}
+
+
 def signature_of(method: type) -> inspect.Signature:
     """What a method takes, with the options by name in place of `**options`."""
     own = [p for p in inspect.signature(method.__init__).parameters.values() if p.kind is not p.VAR_KEYWORD][1:]

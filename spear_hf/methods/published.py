@@ -22,6 +22,16 @@ _TABLE: dict[str, dict[str, dict[str, Any]]] = {
         "imagenet_vit": _IMAGENET | {"margin": 0.05},
     },
 }
+_TABLE |= {
+    method: {
+        "cifar10": cifar,
+        "cifar100": cifar,
+        "imagenet": _IMAGENET | {"scale_lr": True},
+        "imagenet_vit": _SGD | {"scale_lr": True},
+    }
+    for method, cifar in {"sar": _SGD | {"scale_lr": False}, "deyo": _CIFAR | {"scale_lr": False}}.items()
+}
+_TABLE["deyo"]["imagenet"]["margin"] = 0.3
 _TABLE["eata"] = {
     name: row | {"strength": 1.0 if name.startswith("cifar") else 2000.0} for name, row in _TABLE["eta"].items()
 }

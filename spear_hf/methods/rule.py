@@ -7,6 +7,7 @@ from typing import TypedDict
 import torch
 from torch import nn
 
+from spear_hf.batch_stats import batch_norms
 from spear_hf.errors import ConfigError
 from spear_hf.methods.part import Part
 
@@ -68,3 +69,8 @@ class Rule(Part):
             return self.learning_rate
         share = min(1.0, batch_size / 32) if has_batch_norms else batch_size / 64
         return self.learning_rate * share * (2 if batch_size == 1 else 1)
+
+
+def scaled_rule(model: nn.Module) -> Rule:
+    """SGD as SAR and DeYO were published: in proportion to the batch, and faster for networks without batch norms."""
+    return Rule("sgd", 2.5e-4 if any(True for _ in batch_norms(model)) else 1e-3, scale_lr=True)
