@@ -35,6 +35,7 @@ class Source:
 
     def answer(self, x: Tensor, share: Share) -> Tensor:
         """The logits of x, which holds a black image where this process has none."""
+        self.model.eval()  # whatever train() was called since: no dropout, and no running statistics written
         return logits_of(self.model(x))
 
     def reset(self) -> None:

@@ -1,0 +1,270 @@
+"""What people who adapt models at test time have run into (public reports), and the test that holds each kind here.
+
+`HELD` maps every kind to its tests; those that no other file holds are below. What comes from outside and may be broken
+or hostile is in test_attacks.py and test_fuzz.py.
+"""
+
+import ast
+import copy
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from datasets import Dataset
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from spear_hf import (
+    METHODS,
+    Guard,
+    GuardPolicy,
+    Spear,
+    SpearConfig,
+    TTAMethod,
+    get_spear_model,
+    load_base_model,
+    load_processor,
+)
+from spear_hf.data.corruptions import corrupt_batch, sample_rng
+from tests.conftest import ROOT
+from tests.test_methods import made
+
+OPEN = SpearConfig(tau=0.0, learning_rate=0.01, boundaries="all")
+
+HELD: dict[str, tuple[str, ...]] = {
+    "dropout and stochastic depth live while adapting (tent#17)": (
+        "test_failures.py::test_train_called_on_the_base_changes_no_answer_and_no_buffer",
+        "test_model.py::test_the_same_batch_twice_gives_the_same_logits_after_train",
+    ),
+    "eval() believed to disable adaptation (ttt-plus-plus#8)": (
+        "test_failures.py::test_modes_do_not_decide_whether_we_learn",
+        "test_adapt.py::test_calling_never_learns",
+    ),
+    "the next train() undoes frozen batch norms (gt-pyg#112)": (
+        "test_failures.py::test_train_called_on_the_base_changes_no_answer_and_no_buffer",
+    ),
+    "what is injected is not in the base's mode (peft#3753)": ("test_failures.py::test_what_is_added_has_one_mode",),
+    "a reloaded adapter answers differently (peft#1732)": (
+        "test_state.py::test_a_loaded_adapter_answers_bit_for_bit_as_the_saved_one",
+        "test_adapt.py::test_base_weights_and_buffers_never_move",
+    ),
+    "statistics hang on mode, tracking and None (pytorch#38084)": (
+        "test_failures.py::test_statistics_are_mixed_in_both_modes_and_only_where_there_are_any",
+        "test_batch_stats.py::test_mixed_statistics_equal_those_computed_by_hand",
+    ),
+    "a last batch of one (scvi-tools#2314, fastai#1352)": (
+        "test_batch_stats.py::test_one_value_a_channel_is_answered_with_the_source_and_counted",
+    ),
+    "no gradient inside inference_mode (Lightning#14497, #19910)": (
+        "test_adapt.py::test_step_learns_whatever_grad_mode_the_caller_is_in",
+    ),
+    "did the optimizer step? (pytorch#67590)": (
+        "test_adapt.py::test_the_record_holds_what_the_step_did",
+        "test_adapt.py::test_a_confident_batch_is_skipped_and_the_record_says_why",
+        "test_adapt.py::test_a_gradient_that_is_not_finite_moves_nothing",
+    ),
+    "gathered metrics count twice or drop (accelerate#952, #575, #961, #3013)": (
+        "test_processes.py::test_every_process_reports_each_image_once",
+    ),
+    "state updated on one rank only (ema-pytorch#9)": ("test_processes.py::test_all_processes_hold_the_same_bits",),
+    "two forwards before one backward under DDP (pytorch#22095, #175024)": (
+        "test_failures.py::test_two_forwards_before_one_backward",
+        "test_processes.py::test_a_wrapper_for_data_parallel_training_changes_nothing",
+    ),
+    "the wrong mean and std (SAR#5, FOA#2, vida#14)": (
+        "data/test_processor.py::test_a_timm_model_gets_what_timms_own_transform_makes",
+        "data/test_processor.py::test_normalised_images_are_not_normalised_twice",
+        "data/test_processor.py::test_unit_range_floats_are_refused_with_the_conversion",
+    ),
+    "[0,1] augmentations on normalised tensors (ttab#2)": (),  # no method here augments pixels
+    "5,000 images instead of 50,000 (RobustBench#92, #47, #73)": (
+        "data/test_stream_input.py::test_a_limit_is_met_or_refused",
+    ),
+    "all images in one tensor (RobustBench#129)": (
+        "test_failures.py::test_memory_is_flat_and_drift_bounded_over_thousands_of_steps",
+        "data/test_stream_sources.py::test_arrays_travel_to_workers_as_file_names",
+    ),
+    "severity slices, 15 against 19 (robustness#21, #57, #36, #60)": (
+        "data/test_stream_sources.py::test_severity_s_of_an_array_is_its_sth_fifth",
+        "data/test_stream.py::test_all_is_exactly_the_fifteen_in_paper_order",
+    ),
+    "regenerated against official images (TTAC#3)": (
+        "data/test_corruptions_frost.py::test_provenance_tells_made_textures_from_official_ones",
+        "data/test_stream_sources.py::test_a_preset_for_corrupted_images_is_refused",
+    ),
+    "results that cannot be rerun (mariodoebler#15, #22)": (
+        "data/test_stream.py::test_describe_names_all_that_a_rerun_needs",
+        "test_evaluate.py::test_a_report_is_read_back_as_it_was_written",
+    ),
+    "a preset of another backbone (mariodoebler#5)": (
+        "test_auto.py::test_the_base_is_built_at_the_commit_it_was_learned_on",
+        "test_auto.py::test_another_base_by_name_is_held_against_the_fingerprint",
+    ),
+    "reset restores a part (cotta#4, EATA, SAR, DeYO)": (
+        "test_adapt.py::test_reset_restores_every_bit",
+        "test_methods.py::test_the_same_stream_after_reset_gives_the_same_bits",
+        "test_guard.py::test_every_method_can_be_guarded_and_keeps_the_contract",
+    ),
+    "results hang on the batch size (tent#4, #9)": ("test_failures.py::test_defaults_hold_from_batch_1_to_256",),
+    "another checkpoint than the table's (ttab#12, #15, MECTA#1)": (
+        "test_state.py::test_other_weights_of_the_same_architecture_are_refused",
+        "test_state.py::test_another_architecture_is_refused",
+    ),
+    "degrades late in a long run (ContinualTTA_ObjectDetection#9)": (
+        "test_failures.py::test_memory_is_flat_and_drift_bounded_over_thousands_of_steps",
+        "test_guard.py::test_drift_is_rolled_back_then_reset_then_the_source_answers_until_the_method_behaves",
+    ),
+    "order lost after a resume (datasets#6673, #5454)": (
+        "data/test_stream.py::test_a_resumed_stream_yields_the_remaining_batches",
+        "data/test_stream.py::test_workers_change_nothing",
+        "data/test_stream_resume.py::test_a_stream_killed_twice_yields_the_bits_of_an_unbroken_one",
+    ),
+    "gradient checkpointing on a frozen base (transformers#23170, #25841, peft#80)": (
+        "test_families.py::test_gradient_checkpointing_changes_no_gradient",
+    ),
+    "a frozen tower keeps its activations (ms-swift#10214)": (
+        "test_failures.py::test_nothing_below_the_first_rsp_is_kept",
+        "test_lean.py::test_a_stem_rsp_of_a_resnet_keeps_a_fraction",
+    ),
+    "sharing between devices (awesome-test-time-adaptation#13)": (
+        "test_verbs.py::test_a_weighted_adapter_is_the_sum_of_distances_over_all_boundaries",
+        "test_hub.py::test_a_pushed_adapter_answers_bit_for_bit_after_the_round_trip",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", HELD)
+def test_every_kind_is_held_by_tests_that_are_there(kind: str) -> None:
+    for place in HELD[kind]:
+        file, name = place.split("::")
+        assert name in functions(ROOT / "tests" / file), f"{place} is not there"
+
+
+def functions(file: Path) -> set[str]:
+    return {node.name for node in ast.parse(file.read_text()).body if isinstance(node, ast.FunctionDef)}
+
+
+def learner(net: nn.Module, **changes: object) -> Spear:
+    return Spear(get_spear_model(net, SpearConfig(**{**OPEN.to_dict(), **changes})))
+
+
+def method_of(name: str, net: nn.Module) -> TTAMethod:
+    return learner(net) if name == "spear" else made(name, net)
+
+
+# --- modes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["spear", *METHODS])
+def test_train_called_on_the_base_changes_no_answer_and_no_buffer(name: str, net: nn.Module, images: Tensor) -> None:
+    """`net` has dropout and batch norms; whoever holds it may call train() at any time."""
+    expected = method_of(name, copy.deepcopy(net)).step(images)
+    method, before = method_of(name, net), {k: v.clone() for k, v in net.state_dict().items()}
+    net.train()
+    torch.testing.assert_close(method.step(images), expected, rtol=0, atol=0)
+    method.reset()
+    for key, value in method.unload().state_dict().items():
+        torch.testing.assert_close(value, before[key], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_modes_do_not_decide_whether_we_learn(net: nn.Module, images: Tensor, mode: bool) -> None:
+    tta = learner(net)
+    tta.model.train(mode)
+    before = tta.model.snapshot()
+    tta.model(images)
+    torch.testing.assert_close(tta.model.snapshot(), before, rtol=0, atol=0)
+    tta.step(images)
+    assert tta.last is not None
+    assert tta.last.adapted
+    assert tta.last.gamma_deviation > 0
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_what_is_added_has_one_mode(net: nn.Module, images: Tensor, mode: bool) -> None:
+    """Nothing that acts hangs on `training`: the base is held in evaluation mode, the RSPs have no other."""
+    model = get_spear_model(net.train(mode), OPEN)
+    expected = model(images)
+    model.add_adapter("other", OPEN)
+    model.train(mode)
+    assert not any(m.training for m in model.get_base_model().modules())
+    assert torch.equal(model(images), expected)
+    assert all(m.training is mode for m in model.unload().modules())
+
+
+@pytest.mark.parametrize("mode", [True, False])
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("tracked", [True, False])
+def test_statistics_are_mixed_in_both_modes_and_only_where_there_are_any(
+    net: nn.Module, images: Tensor, tracked: bool, alpha: float, mode: bool
+) -> None:
+    """A norm that tracks nothing normalises by the batch in either mode, and alpha is nothing to it."""
+    if not tracked:
+        for norm in [m for m in net.modules() if isinstance(m, nn.BatchNorm2d)]:
+            norm.track_running_stats, norm.running_mean, norm.running_var = False, None, None
+    batch_alone = copy.deepcopy(net).train()
+    batch_alone.get_submodule("dropout").eval()
+    expected = net(images) if tracked and alpha == 0.0 else batch_alone(images) if alpha == 1.0 or not tracked else None
+    model = get_spear_model(net.train(mode), SpearConfig(alpha=alpha, boundaries="all"))
+    assert model.has_batch_norms is tracked
+    if expected is not None:
+        torch.testing.assert_close(model(images), expected, rtol=1e-4, atol=1e-4)
+    assert torch.equal(model(images), model.train()(images))
+
+
+# --- graphs and memory -----------------------------------------------------------------------------------------------
+
+
+def test_two_forwards_before_one_backward(net: nn.Module, images: Tensor) -> None:
+    model = get_spear_model(net, OPEN)
+    loss = model(images[:8]).square().mean() + model(images[8:]).square().mean()
+    gradients = torch.autograd.grad(loss, list(model.adapter_parameters()))
+    assert all(bool(torch.isfinite(g).all()) for g in gradients)
+
+
+def test_nothing_below_the_first_rsp_is_kept(net: nn.Module, images: Tensor) -> None:
+    model, kept = get_spear_model(net, SpearConfig(boundaries=(2,))), []
+    weights = {p.data_ptr() for p in model.parameters()}
+    with saved_tensors_hooks(lambda t: kept.append((tuple(t.shape), t.data_ptr())) or t, lambda t: t):
+        assert model(images).requires_grad
+    shapes = [shape for shape, place in kept if place not in weights and len(shape) == 4]
+    assert shapes
+    assert all(h <= 16 for _, _, h, _ in shapes)  # stem and first stage are 32 x 32
+
+
+@pytest.mark.slow
+def test_memory_is_flat_and_drift_bounded_over_thousands_of_steps(net: nn.Module) -> None:
+    guard = Guard(learner(net), GuardPolicy(margin=1.0, max_entropy_rise=1.0, max_collapse=1.0))
+    process, generator, used = psutil.Process(), torch.Generator().manual_seed(0), []
+    farthest = 0.0
+    for step in range(3000):
+        shift = 2 * (step // 100 % 3)  # another domain every 100 steps
+        guard.step(torch.randn(4, 3, 32, 32, generator=generator) * 1.5 + shift)
+        assert guard.last is not None
+        farthest = max(farthest, guard.last.gamma_deviation, guard.last.beta_deviation)
+        if step % 100 == 99:
+            used.append(process.memory_info().rss / 2**20)
+    assert max(used[20:]) - max(used[5:10]) < 8  # megabytes; states, graphs or records that pile up are more
+    assert farthest < 4
+
+
+# --- batch sizes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch_size", [1, 4, 32, 256])
+@pytest.mark.parametrize("name", ["fog", "pixelate"])
+def test_defaults_hold_from_batch_1_to_256(name: str, batch_size: int, embedded: Path) -> None:
+    """Much better where the source is bad, hardly worse where it is good."""
+    base = load_base_model(str(embedded / "resnet"))
+    rows = Dataset.from_parquet(str(embedded / "test.parquet")).select(range(256)).with_format("torch")
+    pixels = torch.stack([image.reshape(28, 28, 1).expand(28, 28, 3) for image in rows["image"]])
+    draws = [sample_rng(0, "cifar", name, 5, i) for i in range(256)]
+    x, labels = load_processor(base)(corrupt_batch(pixels, name, 5, draws, "cifar")), torch.as_tensor(rows["label"])
+    with torch.no_grad():
+        source = 100 * float((base(x).logits.argmax(1) != labels).float().mean())
+    tta = Spear(get_spear_model(base))
+    answers = torch.cat([tta.step(part).argmax(1) for part in x.split(batch_size)])
+    error = 100 * float((answers != labels).float().mean())
+    assert error < (source - 3 if name == "fog" and batch_size > 1 else source + 5)
