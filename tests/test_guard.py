@@ -21,6 +21,7 @@ from spear_hf.guard.pixels import Pixels
 from spear_hf.guard.shadow import Shadow
 from spear_hf.guard.snapshots import Snapshots
 from spear_hf.guard.watch import Watch
+from tests.test_methods import made
 
 OPEN = SpearConfig(tau=0.0, learning_rate=0.01, boundaries="all")
 CALM = GuardPolicy(margin=1.0, max_entropy_rise=1.0, max_collapse=1.0)  # a random net and its source agree on little
@@ -48,7 +49,7 @@ def batches(count: int, size: int = 16) -> list[Tensor]:
 def test_every_method_can_be_guarded_and_keeps_the_contract(name: str, net: nn.Module) -> None:
     before = {k: v.clone() for k, v in net.state_dict().items()}
     source = copy.deepcopy(net)
-    guard = Guard(METHODS[name](net), CALM, source=source)
+    guard = Guard(made(name, net), CALM, source=source)
     assert isinstance(guard, TTAMethod)
     stream = batches(3)
     first = [guard.step(x) for x in stream]

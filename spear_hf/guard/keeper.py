@@ -29,7 +29,7 @@ class Keeper:
 
     def findings(self, x: Tensor, answer: Tensor, share: Share) -> list[Finding]:
         """What is wrong with the parameters and with the answers to the shadow images, worst first."""
-        self._shadow.add(x[: share.local], answer, share)
+        self._shadow.add(x[: share.local], answer, share, all_of_them=not self._watch.is_calm)
         compared = self._shadow.compare(self._source, share)
         if compared is None:
             return self.drift()

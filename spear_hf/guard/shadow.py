@@ -34,16 +34,17 @@ class Shadow:
         self.images: Tensor | None = None
         self.answers: Tensor | None = None
 
-    def add(self, x: Tensor, answers: Tensor, share: Share) -> None:
-        """Keep the shadow images among x (B, ...) and the method's answers (B, K) to them."""
-        self.waiting += len(self._places(0, share.total))
-        rows = torch.tensor(self._places(share.offset, share.local), dtype=torch.long, device=x.device)
+    def add(self, x: Tensor, answers: Tensor, share: Share, *, all_of_them: bool = False) -> None:
+        """Keep the shadow images among x (B, ...), or all of them, and the method's answers (B, K) to them."""
+        stride = 1 if all_of_them else self.stride
+        self.waiting += len(self._places(0, share.total, stride))
+        rows = torch.tensor(self._places(share.offset, share.local, stride), dtype=torch.long, device=x.device)
         self.images = _joined(self.images, x[rows])
         self.answers = _joined(self.answers, answers[rows])
 
-    def _places(self, first: int, count: int) -> list[int]:
+    def _places(self, first: int, count: int, stride: int) -> list[int]:
         start = self.seen + first
-        return [g - start for g in range(start, start + count) if g % self.stride == (g // self.stride) % self.stride]
+        return [g - start for g in range(start, start + count) if g % stride == (g // stride) % stride]
 
     def compare(self, source: Callable[[Tensor], Tensor], share: Share) -> Evidence | None:
         """What source and method say about those that wait, once they are enough; then they are forgotten."""
