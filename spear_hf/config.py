@@ -122,7 +122,7 @@ class SpearConfig:
         """The configuration in a JSON object, as `to_json` writes it."""
         try:
             data = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:  # ValueError also where a number has too many digits
             raise ConfigError(f"not JSON ({error}); SpearConfig.to_json() shows the form") from error
         if not isinstance(data, dict):
             raise ConfigError(f"a JSON {type(data).__name__} is not a SpearConfig; an object with its fields is")
