@@ -68,7 +68,8 @@ class Spear:
         lean: whether the forward keeps for the gradient only what it needs (`LeanForward`): the same bits, less memory
             and time. A compiled model sees to that itself.
         overrides: any SpearConfig field of the objective or the optimizer, in place of the adapter's own configuration
-            (learning_rate=..., tau=...). Placement and alpha belong to the adapter and cannot be overridden here.
+            (learning_rate=..., tau=...). Placement, alpha and statistics_memory belong to the adapter and cannot be
+            overridden here.
 
     Attributes:
         last: the StepRecord of the latest step, or None.
@@ -90,7 +91,7 @@ class Spear:
         self.model, self._call = unwrap(model)
         if self.model.active_adapter is None:
             raise ConfigError("no adapter is active, so there is nothing to learn; call model.set_adapter(name) first")
-        for name in ("boundaries", "num_groups", "stem", "alpha"):
+        for name in ("boundaries", "num_groups", "stem", "alpha", "statistics_memory"):
             if name in overrides:
                 raise ConfigError(
                     f"{name} belongs to the adapter; give it to get_spear_model(model, SpearConfig({name}=...))"
@@ -130,9 +131,12 @@ class Spear:
             x, share = admit(x, self.processes)
             norms = self.model.single_value_norms
             with self._sharing(share):
-                logits = self._first_logits(x, share)
+                with self.model.stream_statistics.collecting():
+                    logits = self._first_logits(x, share)
                 answer = logits.detach()
                 first, skipped = self._learn(x, share, logits)
+                if skipped != NON_FINITE_LOGITS:
+                    self.model.stream_statistics.commit()
         gamma, beta = deviations(self.model.snapshot(self.adapter_name))
         self.last = StepRecord(
             step=self.num_steps,
@@ -217,6 +221,7 @@ class Spear:
         """Back to the state at construction, the identity or the adapter that was loaded, moments and counters too."""
         self.model.restore(self._start, self.adapter_name)
         self.optimizer.state.clear()
+        self.model.stream_statistics.clear()
         self.num_steps = 0
         self.last = None
 
@@ -231,6 +236,7 @@ class Spear:
             "rsp": self.model.snapshot(self.adapter_name),
             "start": {key: value.clone() for key, value in self._start.items()},
             "optimizer": copy.deepcopy(self.optimizer.state_dict()),
+            "statistics": self.model.stream_statistics.state_dict(),
             "num_steps": self.num_steps,
         }
 
@@ -252,6 +258,7 @@ class Spear:
         self.model.restore(state["rsp"], self.adapter_name)
         self._start = {key: value.clone() for key, value in state["start"].items()}
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+        self.model.stream_statistics.load_state_dict(state["statistics"])
         self.num_steps = state["num_steps"]
         self.last = None
 

@@ -7,8 +7,7 @@ Where `FusedMixing` is on, the common classes normalise by the mixed statistics 
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from spear_hf.collective import Share
 from spear_hf.fusion import FusedMixing, is_fusable
 from spear_hf.moments import batch_statistics
+from spear_hf.remembered import KeptStatistics, StreamStatistics
 
 
 class MixingSwitch(Protocol):
@@ -41,40 +41,20 @@ def batch_norms(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield name, module
 
 
-class KeptStatistics:
-    """The mixed statistics of one forward, for a second one over some of its images that is to be answered alike."""
-
-    def __init__(self) -> None:
-        self.mode: Literal["off", "keep", "replay"] = "off"
-        self.values: dict[AlphaMixing, tuple[Tensor, Tensor] | None] = {}
-
-    @contextmanager
-    def during(self, mode: Literal["keep", "replay"]) -> Iterator[None]:
-        """Inside, the statistics of every layer are kept, or those that were kept are used."""
-        if mode == "keep":
-            self.values = {}
-        before, self.mode = self.mode, mode
-        try:
-            yield
-        finally:
-            self.mode = before
-
-    def of(self, hook: "AlphaMixing") -> tuple[Tensor, Tensor] | None:
-        """What this layer is to use; None where it computes its own."""
-        return self.values.get(hook) if self.mode == "replay" else None
-
-    def note(self, hook: "AlphaMixing", statistics: tuple[Tensor, Tensor]) -> None:
-        """Keep them, unless the layer runs more than once in a forward: then each call computes its own."""
-        if self.mode == "keep":
-            self.values[hook] = None if hook in self.values else statistics
-
-
 class AlphaMixing:
     """The forward pre-hook of one BatchNorm layer."""
 
-    def __init__(self, switch: MixingSwitch, kept: KeptStatistics | None = None) -> None:
+    def __init__(
+        self,
+        switch: MixingSwitch,
+        layer: str = "",
+        kept: KeptStatistics | None = None,
+        stream: StreamStatistics | None = None,
+    ) -> None:
         self.switch = switch
+        self.layer = layer
         self.kept = kept or KeptStatistics()
+        self.stream = stream or StreamStatistics()
         self.used_source = 0  # batches that were too small to have statistics, and were answered with the source's
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
@@ -83,7 +63,7 @@ class AlphaMixing:
             return None
         x: Tensor = args[0]
         norm: Any = module  # a BatchNorm or what looks like one
-        mixed = self.kept.of(self) or self._mixed(x, norm, alpha)
+        mixed = self.kept.of(self.layer) or self._mixed(x, norm, alpha)
         if mixed is None:
             self.used_source += 1
             return None
@@ -102,8 +82,10 @@ class AlphaMixing:
         statistics = batch_statistics(x, self.switch.share, norm.running_mean)
         if statistics is None:
             return None
+        share = self.switch.share
+        statistics = self.stream.blended(self.layer, *statistics, len(x) if share is None else share.total)
         mixed = mixed_statistics(norm, *statistics, alpha)
-        self.kept.note(self, mixed)
+        self.kept.note(self.layer, mixed)
         return mixed
 
 

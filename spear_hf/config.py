@@ -47,6 +47,13 @@ class SpearConfig:
             "the paper's is 0.5."
         ),
     )
+    statistics_memory: int = field(
+        default=0,
+        metadata=_about(
+            "How many images of the stream the batch statistics remember, so that small batches have good ones; 0, the "
+            "paper's, takes each batch alone (ours)."
+        ),
+    )
     tau: float = field(
         default=0.2, metadata=_about("Threshold of both gates on the mean normalised entropy, in [0, 1].")
     )
@@ -92,6 +99,7 @@ class SpearConfig:
         _check_count("steps", self.steps)
         for name in ("diversity_batch", "learn_every", "learn_stride"):
             _check_count(name, getattr(self, name))
+        _check_count("statistics_memory", self.statistics_memory, least=0)
         if self.num_groups is not None:
             _check_count("num_groups", self.num_groups)
         if self.stem not in STEMS:
@@ -151,10 +159,11 @@ def _check_range(name: str, value: object, low: float, high: float) -> None:
         raise ConfigError(f"{name}={value!r} is not allowed; {name} is {allowed}; the default is {_default(name)}")
 
 
-def _check_count(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+def _check_count(name: str, value: object, least: int = 1) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ConfigError(
-            f"{name}={value!r} is not allowed; {name} is a whole number of at least 1; the default is {_default(name)}"
+            f"{name}={value!r} is not allowed; {name} is a whole number of at least {least}; "
+            f"the default is {_default(name)}"
         )
 
 

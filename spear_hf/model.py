@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from spear_hf.adapters import Adapters
 from spear_hf.arithmetic import check_weights, weighted_state
 from spear_hf.attachment import Attachment, refuse_unsteerable
-from spear_hf.batch_stats import AlphaMixing, KeptStatistics, batch_norms
+from spear_hf.batch_stats import AlphaMixing, batch_norms
 from spear_hf.boundaries import Boundary, find_boundaries, select_boundaries, verify_boundaries
 from spear_hf.collective import Share
 from spear_hf.config import SpearConfig
@@ -25,6 +25,7 @@ from spear_hf.errors import AdapterNotFoundError, ConfigError, MergeError
 from spear_hf.fusion import call_fused
 from spear_hf.hooks import Site, Switch
 from spear_hf.naming import check_name
+from spear_hf.remembered import KeptStatistics, StreamStatistics
 from spear_hf.rsp import RSP
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class SpearModel(nn.Module):
         boundaries: every stage boundary of the base, z_0..z_L.
         adapters: name -> boundary key -> RSP.
         peft_config: name -> SpearConfig.
+        stream_statistics: what batch norms remember of a stream that `Spear` learns from, where the configuration asks.
         kept_statistics: lets a forward over some images of a batch use the mixed statistics of all of them.
     """
 
@@ -107,7 +109,11 @@ class SpearModel(nn.Module):
         self._switch = Switch()
         self._sites = [Site(b, self.adapters, self._switch) for b in found]
         self.kept_statistics = KeptStatistics()
-        self._mixing = {name: AlphaMixing(self._switch, self.kept_statistics) for name, _ in batch_norms(base)}
+        self.stream_statistics = StreamStatistics()
+        self._mixing = {
+            name: AlphaMixing(self._switch, name, self.kept_statistics, self.stream_statistics)
+            for name, _ in batch_norms(base)
+        }
         self._attachment = Attachment(base, self._sites, self._mixing, self._switch)
         self._add(adapter_name, config, chosen)
         self.set_adapter(adapter_name)
@@ -151,7 +157,7 @@ class SpearModel(nn.Module):
             return call_fused(self._switch, self.base_model, *args, **kwargs)
         rows = tuple(None if name == "__base__" else name for name in adapter_names)
         names = tuple(dict.fromkeys(name for name in rows if name is not None))
-        alpha = self._common_alpha(names)
+        alpha = self._common("alpha", names)
         if alpha > 0 and None in rows and self._mixing:
             raise ConfigError(
                 f"adapters {names} have alpha={alpha:g}, which mixes the statistics of the whole batch, so no image of "
@@ -208,9 +214,10 @@ class SpearModel(nn.Module):
             AdapterNotFoundError, ConfigError: the active adapter stays what it was.
         """
         names = (adapter_name,) if isinstance(adapter_name, str) else tuple(adapter_name or ())
-        alpha = self._common_alpha(names)
+        alpha, images = self._common("alpha", names), self._common("statistics_memory", names)
         self._switch.active = names
         self._switch.alpha = alpha
+        self.stream_statistics.images = images
 
     def delete_adapter(self, adapter_name: str) -> None:
         """Forget an adapter. Where it was active, no other takes its place: the model answers as the source."""
@@ -254,14 +261,14 @@ class SpearModel(nn.Module):
         """How many batch-norm calls had one value a channel, and were answered with the source's statistics."""
         return sum(hook.used_source for hook in self._mixing.values())
 
-    def _common_alpha(self, names: Sequence[str]) -> float:
-        """The alpha that these adapters share; 0 for none of them."""
-        alphas = {self.peft_config[name].alpha for name in names if self.adapters.of(name) is not None}
-        if len(alphas) > 1:
+    def _common(self, field: str, names: Sequence[str]) -> Any:
+        """The alpha, or another field about batch statistics, that these adapters share; 0 for none of them."""
+        values = {getattr(self.peft_config[name], field) for name in names if self.adapters.of(name) is not None}
+        if len(values) > 1:
             raise ConfigError(
-                f"adapters {tuple(names)} have different alpha {sorted(alphas)}; only equal ones act together"
+                f"adapters {tuple(names)} have different {field} {sorted(values)}; only equal ones act together"
             )
-        return alphas.pop() if alphas else 0.0
+        return values.pop() if values else 0
 
     # --- parameters ----------------------------------------------------------------------------------------------
 
@@ -324,7 +331,7 @@ class SpearModel(nn.Module):
         """
         check_weights(weights, len(adapters))
         check_name(adapter_name, self.peft_config)
-        self._common_alpha(adapters)
+        self._common("alpha", adapters)
         state = weighted_state([self.snapshot(name) for name in adapters], weights)
         chosen = [b for b in self.boundaries if f"{b.key}.gamma" in state]
         config = self.peft_config[adapters[0]]

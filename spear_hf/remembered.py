@@ -1,0 +1,110 @@
+"""What a batch norm's statistics draw on beyond one batch: earlier batches of the stream, or an earlier forward.
+
+A batch of four says little about a channel's mean and variance. `StreamStatistics` lets them be those of about the last
+M images instead (`SpearConfig.statistics_memory`; ours, the paper has each batch alone). Only `Spear.step` remembers:
+calling a model uses what is remembered and never adds to it.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Remembered(NamedTuple):
+    """Mean and biased variance (C,) of the images seen, each weighted by how recent it is; `weight` in (0, 1)."""
+
+    mean: Tensor
+    variance: Tensor
+    weight: float
+
+    def joined(self, other: "Remembered") -> "Remembered":
+        """Of both together: the moments of the union, without E[x^2] - mean^2, which would lose digits."""
+        weight = self.weight + other.weight
+        share = other.weight / weight
+        apart = other.mean - self.mean
+        variance = torch.lerp(self.variance, other.variance, share) + share * (1 - share) * apart.square()
+        return Remembered(torch.lerp(self.mean, other.mean, share), variance, weight)
+
+
+class StreamStatistics:
+    """Per layer, the statistics of about the last `images` images of the stream, this batch included.
+
+    A batch of B images fades what was there by exp(-B / images), so that the same stream gives about the same
+    statistics at any batch size. A layer that runs several times in a forward is left to its own batch.
+    """
+
+    def __init__(self) -> None:
+        self.images = 0  # 0 remembers nothing
+        self.layers: dict[str, Remembered] = {}
+        self._batch: dict[str, Remembered | None] | None = None  # of the forward that is to be remembered
+        self._collected: dict[str, Remembered | None] = {}
+
+    def blended(self, layer: str, mean: Tensor, variance: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Statistics (C,), (C,) of this batch of `count` images and of what is remembered."""
+        if not self.images:
+            return mean, variance
+        fading = math.exp(-count / self.images)
+        now = Remembered(mean, variance, 1 - fading)
+        before = self.layers.get(layer)
+        if before is not None:
+            now = before._replace(weight=fading * before.weight).joined(now)
+        if self._batch is not None:
+            self._batch[layer] = None if layer in self._batch else now
+        return now.mean, now.variance
+
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Inside is the forward that `commit` remembers."""
+        self._batch = {}
+        try:
+            yield
+        finally:
+            self._collected, self._batch = self._batch, None
+
+    def commit(self) -> None:
+        """Remember the batch that was collected last."""
+        self.layers |= {layer: now for layer, now in self._collected.items() if now is not None}
+
+    def clear(self) -> None:
+        """Forget the stream."""
+        self.layers = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Layer -> [mean, variance, weight]."""
+        return {layer: [r.mean.clone(), r.variance.clone(), r.weight] for layer, r in self.layers.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state_dict`."""
+        self.layers = {layer: Remembered(mean.clone(), var.clone(), w) for layer, (mean, var, w) in state.items()}
+
+
+class KeptStatistics:
+    """The mixed statistics of one forward, for a second one over some of its images that is to be answered alike."""
+
+    def __init__(self) -> None:
+        self.mode: Literal["off", "keep", "replay"] = "off"
+        self._layers: dict[str, tuple[Tensor, Tensor] | None] = {}
+
+    @contextmanager
+    def during(self, mode: Literal["keep", "replay"]) -> Iterator[None]:
+        """Inside, the statistics of every layer are kept, or those that were kept are used."""
+        if mode == "keep":
+            self._layers = {}
+        before, self.mode = self.mode, mode
+        try:
+            yield
+        finally:
+            self.mode = before
+
+    def of(self, layer: str) -> tuple[Tensor, Tensor] | None:
+        """What this layer is to use; None where it computes its own."""
+        return self._layers.get(layer) if self.mode == "replay" else None
+
+    def note(self, layer: str, statistics: tuple[Tensor, Tensor]) -> None:
+        """Keep them, unless the layer runs more than once in a forward: then each call computes its own."""
+        if self.mode == "keep":
+            self._layers[layer] = None if layer in self._layers else statistics
