@@ -21,8 +21,8 @@ class GuardPolicy:
             two of them believe (`Evidence.regret`).
         max_entropy_rise: by how much the answers may be less sure than the source's on the same images, in [0, 1].
         patience: by how many shadow images either may be exceeded, summed up, before the source takes over.
-        shadow: the fraction of the images that the source answers too: one of every round(1 / shadow); all of them
-            while one of the two sums is beyond half the patience.
+        shadow: the fraction of the images that the source answers too, one of every round(1 / shadow), but at least one
+            of a full batch; all of them while one of the two sums is beyond half the patience.
         pool: how many of these wait for one forward of the source together.
         memory: over how many shadow images the class histograms are taken, and within how many steps of its last answer
             a finding is met by a harder one.
@@ -97,7 +97,7 @@ class GuardPolicy:
         """The policy in a JSON object, as `to_json` writes it."""
         try:
             data = json.loads(text)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # ValueError also where a number has too many digits
             raise ConfigError(f"not JSON ({error}); GuardPolicy.to_json() shows the form") from error
         if not isinstance(data, dict):
             raise ConfigError(f"a JSON {type(data).__name__} is not a GuardPolicy; an object with its fields is")

@@ -14,11 +14,11 @@ class Shadow:
     """The images that the source answers too.
 
     Image g of the stream is one of them where g mod stride = (g div stride) mod stride: one of every `stride`, at a
-    place in the batch that moves on, the same for any batch size and any number of processes. Waiting for several of
-    them makes one forward of many small ones, whose cost is mostly that of being called.
+    place in the batch that moves on, the same for any number of processes. Waiting for several of them makes one
+    forward of many small ones, whose cost is mostly that of being called.
 
     Args:
-        stride: one image of so many.
+        stride: one image of so many; of a smaller batch it is one of the batch.
         pool: how many of them, over all processes, go into one forward.
     """
 
@@ -36,7 +36,7 @@ class Shadow:
 
     def add(self, x: Tensor, answers: Tensor, share: Share, *, all_of_them: bool = False) -> None:
         """Keep the shadow images among x (B, ...), or all of them, and the method's answers (B, K) to them."""
-        stride = 1 if all_of_them else self.stride
+        stride = 1 if all_of_them else min(self.stride, share.total)
         self.waiting += len(self._places(0, share.total, stride))
         rows = torch.tensor(self._places(share.offset, share.local, stride), dtype=torch.long, device=x.device)
         self.images = _joined(self.images, x[rows])
