@@ -16,7 +16,11 @@ from spear_hf.collective import Processes
 from spear_hf.config import SpearConfig
 from spear_hf.errors import ConfigError, InputError, LaunchError
 from spear_hf.methods import METHODS
+from spear_hf.methods.learned import Learned
+from spear_hf.methods.objective import Batch
+from spear_hf.methods.roid import PriorCorrection
 
+NORMALIZED = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
 SOURCE_IMAGES = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(3))
 OPEN = {"threshold": 1.0, "margin": 1.0}  # a random network is too unsure for the published thresholds
 
@@ -25,6 +29,8 @@ FIXED: dict[str, dict[str, Any]] = {
     "eata": OPEN | {"source_images": SOURCE_IMAGES},
     "sar": {"threshold": 1.0},
     "deyo": {"threshold": 1.0, "margin": -1.0},
+    "roid": NORMALIZED,
+    "cmf": NORMALIZED,
 }
 """What a method needs to be made, and to learn, on a small random network."""
 
@@ -61,7 +67,12 @@ UNADAPTED: dict[str, Callable[[nn.Module], Callable[[Tensor], Tensor]]] = {
 }
 """What a method answers before it has learned anything; under batch statistics where nothing is said."""
 
-ANSWERS: dict[str, Callable[[Tensor], Tensor]] = {}
+
+def corrected(logits: Tensor) -> Tensor:
+    return PriorCorrection().answer(Batch(logits, logits, lambda x: x, Learned([]), 1, logits))
+
+
+ANSWERS: dict[str, Callable[[Tensor], Tensor]] = {"roid": corrected, "cmf": corrected}
 """What becomes of the logits before they are answered, where something does."""
 
 

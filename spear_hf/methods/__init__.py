@@ -4,9 +4,11 @@ from collections.abc import Callable
 
 from spear_hf.adapt import TTAMethod
 from spear_hf.methods.bn_adapt import BnAdapt
+from spear_hf.methods.cmf import Cmf
 from spear_hf.methods.deyo import Deyo
 from spear_hf.methods.eata import Eata, Eta
 from spear_hf.methods.published import published
+from spear_hf.methods.roid import Roid
 from spear_hf.methods.sar import Sar
 from spear_hf.methods.source import Source
 from spear_hf.methods.tent import Tent
@@ -19,6 +21,8 @@ METHODS: dict[str, Callable[..., TTAMethod]] = {
     "eta": Eta,
     "sar": Sar,
     "deyo": Deyo,
+    "roid": Roid,
+    "cmf": Cmf,
 }
 
-__all__ = ["METHODS", "BnAdapt", "Deyo", "Eata", "Eta", "Sar", "Source", "Tent", "published"]
+__all__ = ["METHODS", "BnAdapt", "Cmf", "Deyo", "Eata", "Eta", "Roid", "Sar", "Source", "Tent", "published"]

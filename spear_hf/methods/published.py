@@ -32,6 +32,15 @@ _TABLE |= {
     for method, cifar in {"sar": _SGD | {"scale_lr": False}, "deyo": _CIFAR | {"scale_lr": False}}.items()
 }
 _TABLE["deyo"]["imagenet"]["margin"] = 0.3
+_TABLE |= {
+    "roid": {"cifar10": _CIFAR, "cifar100": _CIFAR, "imagenet": _IMAGENET, "imagenet_vit": _IMAGENET},
+    "cmf": {
+        "cifar10": _CIFAR | {"noise": 5e-3},
+        "cifar100": _CIFAR | {"noise": 5e-3},
+        "imagenet": {"optimizer": "sgd", "learning_rate": 2e-4, "noise": 2.5e-4},
+        "imagenet_vit": _IMAGENET | {"noise": 5e-3},
+    },
+}
 _TABLE["eata"] = {
     name: row | {"strength": 1.0 if name.startswith("cifar") else 2000.0} for name, row in _TABLE["eta"].items()
 }
