@@ -117,6 +117,8 @@ def _run(
     observer = None if observe is None else observe(method)
     options = {"accelerator": resources.get("accelerator"), "measure_memory": True} | dict(options)
     report = evaluate({cell.label: method}, stream, on_step=observer, **options)
+    if callable(settings := getattr(method, "settings", None)):
+        report.provenance["in_force"] = settings()  # what defaults became on this model
     if observer is not None:
         report.provenance["observed"] = observer.facts()
     return Cell(cell.label, cell.batch_size, report)

@@ -4,6 +4,7 @@ import difflib
 import inspect
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,8 @@ from torch import nn
 from spear_hf.adapt import Spear, TTAMethod
 from spear_hf.config import SpearConfig
 from spear_hf.errors import ConfigError
-from spear_hf.methods import METHODS
+from spear_hf.methods import METHODS, published
+from spear_hf.methods.published import BENCHMARKS
 from spear_hf.model import get_spear_model
 
 SPEAR = "spear"
@@ -101,6 +103,24 @@ def make_contenders(
     for label in dict.fromkeys(labels):
         values = dict(settings.get(label, {}))
         found[label] = Contender(values.pop("method", label), values)
+    return found
+
+
+def published_settings(benchmark: str) -> dict[str, dict[str, Any]]:
+    """method -> its published hyper-parameters on a benchmark, for those methods of which they are known.
+
+    Args:
+        benchmark: "cifar10", "cifar100", "imagenet" or "imagenet_vit"; see `spear_hf.methods.published`.
+
+    Raises:
+        ConfigError: an unknown benchmark.
+    """
+    if benchmark not in BENCHMARKS:
+        raise ConfigError(f"benchmark={benchmark!r} is not known; allowed are {', '.join(BENCHMARKS)}")
+    found = {}
+    for method in METHODS:
+        with suppress(ConfigError):
+            found[method] = published(method, benchmark)
     return found
 
 

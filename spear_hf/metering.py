@@ -129,7 +129,8 @@ class _Kept:
     __slots__ = ("address", "ledger", "size", "tensor")
 
     def __init__(self, tensor: Tensor, ledger: SavedBytes) -> None:
-        self.tensor, self.ledger = tensor, ledger
+        # an output comes with its graph: keeping that as well would be a cycle that only a backward pass breaks
+        self.tensor, self.ledger = tensor.detach(), ledger
         storage = tensor.untyped_storage()
         self.address, self.size = storage.data_ptr(), storage.nbytes()
         ledger.hold(self.address, self.size)

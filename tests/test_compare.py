@@ -9,7 +9,7 @@ from spear_hf import SpearConfig
 from spear_hf.compare import compare
 from spear_hf.comparison import Comparison
 from spear_hf.comparison_plot import plot_parameters
-from spear_hf.contender import Contender, make_contenders
+from spear_hf.contender import Contender, make_contenders, published_settings
 from spear_hf.errors import CheckpointError, ConfigError, DataError
 from spear_hf.methods import METHODS, Source
 from tests.tiny_stream import TinyStream
@@ -54,9 +54,11 @@ def test_a_cell_does_not_depend_on_what_ran_before_it(net: nn.Module) -> None:
 
 def test_finished_cells_are_not_run_again(net: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = compare(net, Stream, contenders(), folder=tmp_path, **QUIET)
-    monkeypatch.setitem(METHODS, "tent", lambda *_, **__: pytest.fail("was run again"))
+    built, build = [], Contender.build
+    monkeypatch.setattr(Contender, "build", lambda self, *args: built.append(self.method) or build(self, *args))
     (tmp_path / "source-8.json").unlink()
     again = compare(net, Stream, contenders(), folder=tmp_path, **QUIET)
+    assert built == ["source"]
     for label in first.labels:
         assert [again.error(label, size) for size in (4, 8)] == [first.error(label, size) for size in (4, 8)]
 
@@ -122,6 +124,13 @@ def test_several_labels_may_be_of_one_method() -> None:
     assert found == {"source": Contender("source"), "alpha 1": Contender("spear", {"alpha": 1.0})}
     everything = make_contenders("all", {"alpha 1": {"method": "spear"}})
     assert list(everything) == [*METHODS, "spear", "alpha 1"]
+
+
+def test_rivals_can_have_what_was_published() -> None:
+    assert published_settings("imagenet")["tent"] == {"optimizer": "sgd", "learning_rate": 2.5e-4}
+    assert "source" not in published_settings("cifar10")
+    with pytest.raises(ConfigError, match="benchmark='mnist' is not known; allowed are cifar10"):
+        published_settings("mnist")
 
 
 def test_words_that_are_not_known_are_refused(net: nn.Module) -> None:

@@ -17,6 +17,14 @@ def test_what_a_graph_keeps_is_counted_while_it_keeps_it() -> None:
     assert saved.peak == 800
 
 
+def test_a_graph_that_nothing_runs_backward_through_is_let_go() -> None:
+    x = torch.randn(100, requires_grad=True)
+    with SavedBytes(frozenset()) as saved:
+        for _ in range(3):
+            (x * 2).exp()  # keeps its own output
+    assert saved.peak == 400
+
+
 def test_weights_and_images_are_not_counted(net: nn.Module, images: Tensor) -> None:
     with SavedBytes(frozenset(p.untyped_storage().data_ptr() for p in net.parameters())) as some:
         net(images)
