@@ -18,17 +18,16 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from torch import Tensor
 from transformers import HfArgumentParser
 
 from spear_hf import Report, Spear, SpearConfig, SpearError, SpearModel, get_spear_model, load_base_model
-from spear_hf.batch_stats import batch_norms
+from spear_hf.baselines import baselines
 from spear_hf.data.processor import load_class_names, load_processor
 from spear_hf.data.stream import load_stream
 from spear_hf.evaluate import evaluate
 from spear_hf.fingerprint import fingerprint
 from spear_hf.launch import start_accelerator
-from spear_hf.methods import BnAdapt, Source
+from spear_hf.run_folder import RunFolder
 
 HERE = Path(__file__).parent
 EMBEDDED = {"fashion_mnist": HERE / "fashion_mnist" / "test.parquet"}
@@ -92,50 +91,49 @@ def main() -> None:
     if accelerator.is_main_process:
         model.print_trainable_parameters()
 
-    methods: dict[str, Any] = {"source": Source(copy.deepcopy(pristine), accelerator=accelerator)}
-    if config.alpha > 0 and any(True for _ in batch_norms(base)):
-        methods["alpha only"] = BnAdapt(copy.deepcopy(pristine), config.alpha, accelerator=accelerator)
-    methods["SPeaR"] = Spear(model, accelerator=accelerator)
+    methods = baselines(model, pristine, accelerator=accelerator) | {"SPeaR": Spear(model, accelerator=accelerator)}
     facts = {"model": run.model, "base": fingerprint(pristine).to_dict(), "config": config.to_dict()}
-    learned: dict[str, dict[str, Tensor]] = {}  # the RSPs as each corruption left them
+    folder = RunFolder(run.output, model, is_main=accelerator.is_main_process)
     report = evaluate(
         methods,
         stream,
-        on_step=lambda domain, _: learned.update({domain: model.snapshot()}),
+        on_batch=folder.append,
         accelerator=accelerator,
         provenance={"processor": processor.describe(), **facts},
     )
     if accelerator.is_main_process:
-        finish(console, report, model, learned, pristine, stream, run)
+        finish(console, report, model, folder, pristine, stream, run)
 
 
 def finish(
-    console: Console, report: Report, model: SpearModel, learned: Any, pristine: Any, stream: Any, run: RunArguments
+    console: Console,
+    report: Report,
+    model: SpearModel,
+    folder: RunFolder,
+    pristine: Any,
+    stream: Any,
+    run: RunArguments,
 ) -> None:
     """Print the table, write report and adapters, and show that a saved adapter answers as the one that learned."""
     name = Path(run.model).name
     console.print(report.table(f"{name}, severity {run.severity:g}, batch {run.batch_size}, {run.protocol}"))
     steps = report.adaptation.get("SPeaR", {})
     console.print("SPeaR steps: " + ", ".join(f"{count} {why}" for why, count in steps.items()), highlight=False)
-    output = Path(run.output)
-    report.to_json(output / "report.json")
-    for domain, state in learned.items():
-        model.restore(state)
-        model.save_pretrained(output / "adapters" / domain.replace("/", "-"))
+    adapters = folder.finish(report)
 
     best = max(report.rows, key=lambda row: row.error["source"] - row.error["SPeaR"]).domain
-    folder = output / "adapters" / best.replace("/", "-")
-    model.restore(learned[best])
-    loaded = SpearModel.from_pretrained(pristine, folder)
+    model.restore(folder.learned[best])
+    loaded = SpearModel.from_pretrained(pristine, folder.adapter(best))
     x = next(iter(stream))["pixel_values"].to(next(pristine.parameters()).device)
     with torch.no_grad():
         before, after = (getattr(out, "logits", out) for out in (model(x), loaded(x)))
     if not torch.equal(before, after):
-        raise SpearError(f"the adapter loaded from {folder} answers differently; please report this")
+        raise SpearError(f"the adapter loaded from {folder.adapter(best)} answers differently; please report this")
+    console.print(f"saved {folder.folder}: report.json, steps.jsonl and {len(adapters)} adapters", highlight=False)
     console.print(
-        f"saved {output / 'report.json'} and {len(learned)} adapters in {output / 'adapters'}", highlight=False
+        f"{folder.adapter(best).name} loaded again into a fresh base: its logits are identical", highlight=False
     )
-    console.print(f"{folder.name} loaded again into a fresh base: its logits are identical", highlight=False)
+    console.print(f"a page with figures: spear-hf report {folder.folder}", highlight=False)
 
 
 if __name__ == "__main__":

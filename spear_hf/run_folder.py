@@ -11,7 +11,7 @@ folder.finish(report)
 """
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
@@ -21,12 +21,12 @@ from torch import Tensor
 
 from spear_hf.arithmetic import deviations
 from spear_hf.batch_record import BatchRecord
-from spear_hf.errors import DataError
 from spear_hf.files import write_atomically
 from spear_hf.model import SpearModel
 from spear_hf.report import Report
+from spear_hf.run import CLEAN_NAME, REPORT_NAME, STEPS_NAME, read_steps
 
-REPORT_NAME, STEPS_NAME, LEARNED_NAME = "report.json", "steps.jsonl", "learned.safetensors"
+LEARNED_NAME = "learned.safetensors"
 _BETWEEN = " | "  # domain and key of a learned tensor
 
 
@@ -74,7 +74,10 @@ class RunFolder:
             self._keep_learned()
 
     def finish(self, report: Report) -> list[Path]:
-        """Write report.json, and an adapter for each domain; returns the adapters' folders."""
+        """Write report.json, and an adapter for each domain; returns the adapters' folders.
+
+        What an earlier run measured on clean images goes: `keep_clean` writes it anew.
+        """
         if not self.is_main:
             return []
         if self._steps is None:
@@ -82,6 +85,7 @@ class RunFolder:
         else:
             self._steps.close()
         report.to_json(self.folder / REPORT_NAME)
+        (self.folder / CLEAN_NAME).unlink(missing_ok=True)
         if self.model is None:
             return []
         last = self.model.snapshot()
@@ -90,6 +94,10 @@ class RunFolder:
         folders = [self._save_adapter(self.model, domain, state) for domain, state in self.learned.items()]
         self.model.restore(last)
         return folders
+
+    def keep_clean(self, report: Report) -> Path:
+        """Write clean.json, which `clean_along` measured."""
+        return report.to_json(self.folder / CLEAN_NAME)
 
     def adapter(self, domain: str) -> Path:
         """Where the adapter of a domain goes."""
@@ -124,48 +132,6 @@ def by_boundary(state: dict[str, Tensor]) -> dict[str, tuple[float, float]]:
     """||gamma - 1|| and ||beta|| of each RSP in a snapshot, by boundary key."""
     keys = dict.fromkeys(name.rsplit(".", 1)[0] for name in state)
     return {key: deviations({n: v for n, v in state.items() if n.rsplit(".", 1)[0] == key}) for key in keys}
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run read back."""
-
-    report: Report
-    steps: list[BatchRecord]
-
-
-def read_run(folder: str | Path) -> Run:
-    """The report and the batches in a run folder; no batches where it holds none.
-
-    Raises:
-        DataError: a folder without a report, or a file that is none.
-    """
-    path = Path(folder) / REPORT_NAME
-    if not path.is_file():
-        raise DataError(f"{folder} holds no {REPORT_NAME}; a run folder is what `spear-hf adapt --output` finishes")
-    try:
-        report = Report.from_json(path)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise DataError(f"{path} is no report ({error}); run again, or take another folder") from error
-    return Run(report, read_steps(Path(folder) / STEPS_NAME))
-
-
-def read_steps(path: str | Path) -> list[BatchRecord]:
-    """The records in steps.jsonl, in stream order; a last line that a kill tore is left out, a missing file is empty.
-
-    Raises:
-        DataError: a line before the last that is no record.
-    """
-    path, records = Path(path), []
-    lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else [""]
-    for number, line in enumerate(lines[:-1], 1):
-        try:
-            records.append(BatchRecord.from_dict(json.loads(line)))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise DataError(
-                f"{path}, line {number}, is no record ({error!r}); run again, or remove that line"
-            ) from error
-    return records
 
 
 def _line(record: BatchRecord) -> str:

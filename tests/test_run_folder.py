@@ -12,7 +12,8 @@ from spear_hf.batch_record import BatchRecord
 from spear_hf.errors import DataError
 from spear_hf.evaluate import evaluate
 from spear_hf.methods import Source
-from spear_hf.run_folder import RunFolder, by_boundary, read_run, read_steps
+from spear_hf.run import read_run, read_steps
+from spear_hf.run_folder import RunFolder, by_boundary
 from tests.tiny_stream import TinyStream, images_and_labels
 
 CONFIG = SpearConfig(tau=0.0, boundaries=(0, 2))

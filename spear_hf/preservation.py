@@ -1,0 +1,45 @@
+"""What adapting costs where there is no shift: clean images, answered with what each domain of a stream taught."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from spear_hf.evaluate import evaluate
+from spear_hf.methods import Source
+from spear_hf.model import SpearModel
+from spear_hf.report import DomainResult, Report
+
+SOURCE, STEERED = "source", "SPeaR"
+
+
+def clean_along(
+    model: SpearModel,
+    learned: Mapping[str, Mapping[str, Tensor]],
+    source: nn.Module,
+    stream: Any,
+    *,
+    device: Any = None,
+) -> Report:
+    """A row for each domain: errors on the same clean images of the source, and of the model as that domain left it.
+
+    Nothing is learned, and the model's RSPs are what they were.
+
+    Args:
+        learned: domain -> RSPs, in stream order, as a `RunFolder` keeps them.
+        source: the base as it came in, apart from the model's own.
+        stream: of clean images, with labels.
+        device: where they go.
+    """
+    reference = evaluate({SOURCE: Source(source)}, copy.copy(stream), device=device, progress=False)
+    n, error = reference.images, reference.mean_error(SOURCE)
+    held, rows = model.snapshot(), []
+    try:
+        for domain, state in learned.items():
+            model.restore(state)
+            frozen = evaluate({STEERED: Source(model)}, copy.copy(stream), device=device, progress=False)
+            rows.append(DomainResult(domain, n, {SOURCE: error, STEERED: frozen.mean_error(STEERED)}))
+    finally:
+        model.restore(held)
+    return Report(rows, [SOURCE, STEERED], reference.provenance)
