@@ -17,6 +17,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +75,7 @@ class Arguments:
     thresholds: list[float] = about_list(  # noqa: RUF009
         "Source entropies below which scarce takes images away.", 0.0, 0.1, 0.2, 0.3, 0.4
     )
-    methods: str = about(
-        "Names of METHODS that scarce compares SPeaR with, with commas; eata too where it is.", "source,tent"
-    )
+    methods: str = about("Names of METHODS that scarce compares SPeaR with, with commas.", "source,tent,eata")
     before_rsp: bool = about("Look at what an RSP is given rather than at what it makes of it.", False)
     probe_c: float = about("Inverse strength of the probe's penalty.", 1.0)
     seed: int = about("Of the order, the corruptions and the probe's parts.", 0)
@@ -95,15 +94,15 @@ class Study:
         self.base.to(self.device)
         self.title = f"{Path(run.model).name}, severity {run.severity:g}, {run.limit} images"
 
-    def sets(self, corruptions: str) -> list[ImageSet]:
-        """The images of each domain, the same ones in the same order."""
+    def sets(self, corruptions: str, more: int = 0) -> list[ImageSet]:
+        """The images of each domain, the same ones in the same order; `more` follow them."""
         run = self.run
         stream = load_stream(
             str(EMBEDDED.get(run.dataset, run.dataset)),
             corruptions=corruptions,
             severity=run.severity,
             batch_size=256,
-            limit=run.limit,
+            limit=run.limit + more,
             seed=run.seed,
             processor=self.processor,
             class_names=self.class_names,
@@ -192,9 +191,12 @@ def gate(study: Study) -> None:
     panels = {}
     for size, rows in by_batch_size(sorted(found, key=lambda row: row.entropy)).items():
         columns = ("entropy", "source", "without_gate", "with_gate", "gain", "skipped")
-        study.print(summary(rows, "domain", columns, mean=True), f"gate, {size}", "from the least uncertain")
+        study.print(summary(rows, "domain", columns, mean=True), f"gate, {size}", "domain")
         panels[size] = summary(rows, "domain", ("without_gate", "with_gate"))
     study.draw("gate", panels, bars, y="error in %", x="from the least uncertain to the most")
+
+
+FISHER_IMAGES = 2000  # as EATA was published
 
 
 def scarce(study: Study) -> None:
@@ -203,7 +205,10 @@ def scarce(study: Study) -> None:
     names = [name for name in run.methods.split(",") if name]
     if unknown := [name for name in names if name not in METHODS]:
         raise ConfigError(f"methods={unknown} are not known; METHODS has {', '.join(METHODS)}")
-    makers: dict[str, Any] = {name: METHODS[name] for name in (*names, *({"eata"} & METHODS.keys() - set(names)))}
+    makers: dict[str, Any] = {name: METHODS[name] for name in names}
+    if "eata" in makers:  # its Fisher information, from clean images that are not among those measured
+        others = study.sets("clean", more=FISHER_IMAGES)[0].images[run.limit :]
+        makers["eata"] = partial(METHODS["eata"], source_images=others)
     makers["SPeaR"] = spear(study.config)
     size = run.batch_sizes[0]
     rows = scarce_confidence(study.base, sets, makers, run.thresholds, batch_size=size)

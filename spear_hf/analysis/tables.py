@@ -4,6 +4,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from rich import box
 from rich.table import Table
 
 
@@ -47,10 +48,10 @@ def summary(records: Iterable[Any], row: str, values: Sequence[str], *, mean: bo
 
 
 def shown(found: Grid, title: str, corner: str, digits: int = 2) -> Table:
-    """A table with a line for each row key and a column for each column key."""
-    table = Table(corner, title=title)
+    """A Markdown table with a line for each row key and a column for each column key."""
+    table = Table(corner, title=title, box=box.MARKDOWN)
     for column in found.columns:
-        table.add_column(f"{column}", justify="right")
+        table.add_column(f"{column}", justify="right", no_wrap=True)
     for key in found.rows:
         table.add_row(f"{key}", *(f"{value:.{digits}f}" for value in found.row(key)))
     return table
