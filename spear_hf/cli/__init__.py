@@ -3,10 +3,10 @@
 A command's module imports what is heavy when the command runs, so that `spear-hf --help` stays quick.
 """
 
-from spear_hf.cli import bank, boundaries, corrupt, pull, push
+from spear_hf.cli import bank, boundaries, corrupt, pull, push, report
 from spear_hf.cli.app import app
 
-for command in (boundaries.boundaries, corrupt.corrupt, push.push, pull.pull, bank.bank):
+for command in (boundaries.boundaries, corrupt.corrupt, push.push, pull.pull, bank.bank, report.report):
     app.command()(command)
 
 
