@@ -1,15 +1,21 @@
-"""SPeaR on real images and published weights: CIFAR-10-C with a ResNet-20, ImageNet-C with an EfficientNet-Lite0.
+"""Every method on real images and published weights: CIFAR-10-C with ResNets, ImageNet-C with an EfficientNet-Lite0.
 
     python benchmarks/real_data.py cifar    --data FOLDER [--limit 2048] [--batch-sizes 16 256]
+    python benchmarks/real_data.py cifar26  --data FOLDER --methods all --batch-sizes 4 16 256 --published
+    python benchmarks/real_data.py cifar26  --data FOLDER --methods all --batch-sizes 4 16 256 --protocol continual
     python benchmarks/real_data.py imagenet --data FOLDER [--limit 500]  [--batch-sizes 16]
 
-FOLDER holds cifar10/test.parquet and weights/cifar_resnet20_akamaster.safetensors (the ResNet-20 of
-akamaster/pytorch_resnet_cifar10, BSD-2-Clause), or imagenet_sample/train_1000.parquet (one photograph for each class)
-and weights/tf_efficientnet_lite0.safetensors (Apache-2.0). Severity 5, the 15 corruptions, reset before each.
+FOLDER holds cifar10/test.parquet with weights/cifar_resnet20_akamaster.safetensors ("cifar": the ResNet-20 of
+akamaster/pytorch_resnet_cifar10, BSD-2-Clause) or weights/cifar_resnet26.safetensors ("cifar26": the paper's
+architecture), or imagenet_sample/train_1000.parquet (one photograph for each class) with
+weights/tf_efficientnet_lite0.safetensors (Apache-2.0). Severity 5, the 15 corruptions. Corrupted images are made once
+and kept in --cache; every finished cell (a method at a batch size) is kept in --output, and a run that was stopped goes
+on with the next.
 """
 
 import argparse
-import copy
+import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +25,13 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from spear_hf import Spear, SpearConfig, get_spear_model, load_base_model, load_processor, load_stream
-from spear_hf.evaluate import evaluate
-from spear_hf.methods import BnAdapt, Source
+from spear_hf import load_base_model, load_processor, load_stream
+from spear_hf.compare import compare
+from spear_hf.comparison_plot import plot_parameters
+from spear_hf.contender import Contender, make_contenders, published_settings
+from spear_hf.data.cached import cached
+
+AS_PUBLISHED = {"method": "spear", "alpha": 0.5, "diversity_batch": 1}  # in place of defaults of our own
 
 
 class Block(nn.Module):
@@ -65,6 +75,12 @@ def cifar(folder: Path) -> tuple[nn.Module, Any, Path]:
     return model.eval(), processor, folder / "cifar10" / "test.parquet"
 
 
+def cifar26(folder: Path) -> tuple[nn.Module, Any, Path]:
+    """The paper's ResNet-26, trained on CIFAR-10, with its test images."""
+    model = load_base_model("cifar_resnet26", checkpoint=folder / "weights" / "cifar_resnet26.safetensors")
+    return model, load_processor(model), folder / "cifar10" / "test.parquet"
+
+
 def imagenet(folder: Path) -> tuple[nn.Module, Any, Path]:
     """EfficientNet-Lite0 with its own preprocessing, and a photograph for each of ImageNet's classes."""
     model = load_base_model(
@@ -73,40 +89,79 @@ def imagenet(folder: Path) -> tuple[nn.Module, Any, Path]:
     return model, load_processor(model), folder / "imagenet_sample" / "train_1000.parquet"
 
 
+WHICH = {  # how to load it, whose published hyper-parameters apply, and images of the source for methods that need some
+    "cifar": (cifar, "cifar10", ("cifar10/train.parquet", 2000)),
+    "cifar26": (cifar26, "cifar10", ("cifar10/train.parquet", 2000)),
+    "imagenet": (imagenet, "imagenet", ("imagenet_sample/train_1000.parquet", 500)),
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("which", choices=["cifar", "imagenet"])
+    parser.add_argument("which", choices=list(WHICH))
     parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--methods", default="source,bn_adapt,spear", help='names with commas, or "all"')
+    parser.add_argument("--settings", type=Path, help="a JSON file of hyper-parameters by label")
+    parser.add_argument("--published", action="store_true", help="rivals as published, and SPeaR as spear_paper too")
+    parser.add_argument("--protocol", choices=["single", "continual"], default="single")
     parser.add_argument("--limit", type=int, default=None, help="images of each corruption; all by default")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[16, 256])
     parser.add_argument("--corruptions", default="all")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, help="folder for one JSON report for each batch size")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--cache", type=Path, default=Path("runs/cache"))
+    parser.add_argument("--output", type=Path, help="default: runs/real_data/WHICH-PROTOCOL-LIMIT-SEED")
     args = parser.parse_args()
 
-    base, processor, images = {"cifar": cifar, "imagenet": imagenet}[args.which](args.data)
-    config = SpearConfig()
-    for batch_size in args.batch_sizes:
-        stream = load_stream(
-            str(images),
-            corruptions=args.corruptions,
-            batch_size=batch_size,
-            limit=args.limit,
-            seed=args.seed,
-            processor=processor,
-            preset=args.which,
-        )
-        methods = {
-            "source": Source(copy.deepcopy(base)),
-            "alpha only": BnAdapt(copy.deepcopy(base), config.alpha),
-            "SPeaR": Spear(get_spear_model(copy.deepcopy(base), config)),
-        }
-        report = evaluate(methods, stream, provenance={"config": config.to_dict(), "processor": processor.describe()})
-        Console().print(report.table(f"{args.which}, {type(base).__name__}, severity 5, batch {batch_size}"))
-        if args.output:
-            report.to_json(args.output / f"{args.which}_{batch_size}.json")
+    load, benchmark, (source, count) = WHICH[args.which]
+    base, processor, images = load(args.data)
+    contenders = chosen(args, benchmark)
+    shared: dict[str, Any] = {"processor": processor, "seed": args.seed}
+    preset = "imagenet" if args.which == "imagenet" else "cifar"
+
+    def stream(batch_size: int) -> Any:
+        what = {"corruptions": args.corruptions, "protocol": args.protocol, "limit": args.limit, "preset": preset}
+        return cached(load_stream(str(images), batch_size=batch_size, **what, **shared), args.cache)
+
+    resources = {}
+    if any(contender.needs_source for contender in contenders.values()):
+        clean = load_stream(str(args.data / source), corruptions="clean", limit=count, **shared)
+        resources["source_images"] = torch.cat([batch["pixel_values"] for batch in clean])
+    output = args.output or Path("runs/real_data") / f"{args.which}-{args.protocol}-{args.limit or 'all'}-{args.seed}"
+    found = compare(
+        base.to(args.device),
+        stream,
+        contenders,
+        batch_sizes=args.batch_sizes,
+        folder=output / "cells",
+        resources=resources,
+        seed=args.seed,
+        provenance={"model": f"{args.which}: {type(base).__name__}"},
+    )
+    show(found, f"{args.which}, {type(base).__name__}, severity 5, {args.protocol}", output)
+
+
+def chosen(args: argparse.Namespace, benchmark: str) -> dict[str, Contender]:
+    """The methods that were named, with --settings before --published before defaults."""
+    published = published_settings(benchmark) | {"spear_paper": AS_PUBLISHED} if args.published else {}
+    return make_contenders(args.methods, published | (json.loads(args.settings.read_text()) if args.settings else {}))
+
+
+def show(found: Any, title: str, output: Path) -> None:
+    """Print the tables, and write them, the comparison and the figure into the folder."""
+    output.mkdir(parents=True, exist_ok=True)
+    with (output / "tables.txt").open("w") as file:
+        for console in (Console(width=None if sys.stdout.isatty() else 200), Console(file=file, width=200)):
+            console.print(found.errors(title))
+            for size in found.batch_sizes:
+                console.print(found.domains(size, title))
+                console.print(found.costs(size, title))
+            for label, reason in found.refusals().items():
+                console.print(f"{label} did not run: {reason}", highlight=False, markup=False)
+    found.to_json(output / "comparison.json")
+    plot_parameters(found, output / "parameters.png", title)
+    print(f"saved {output}")
 
 
 if __name__ == "__main__":
-    torch.manual_seed(0)
     main()

@@ -86,7 +86,7 @@ def compare(
     cells = []
     for batch_size in batch_sizes:
         for label, contender in contenders.items():
-            facts = contender.describe() | {"batch_size": batch_size}
+            facts = contender.describe(resources) | {"batch_size": batch_size}
             identity = shared | {"stream": stream} | facts
             cell = kept.find(label, batch_size, identity)
             if cell is None:
@@ -96,7 +96,7 @@ def compare(
                 cell = _run(cell, base, streams(batch_size), contender, resources, observe, options)
                 kept.keep(cell, identity)
             cells.append(cell)
-    named = {label: contender.describe() for label, contender in contenders.items()}
+    named = {label: contender.describe(resources) for label, contender in contenders.items()}
     return Comparison(cells, shared | {"stream": stream, "contenders": named, "versions": versions()})
 
 

@@ -22,11 +22,14 @@ def plot_parameters(comparison: Comparison, path: str | Path, title: str = "") -
     points = {label: point for label, point in points.items() if point is not None}
     if not points:
         raise ConfigError("no method of this comparison ran, so there is nothing to draw; see refusals()")
-    figure = Figure(figsize=(6, 4), layout="constrained")
+    figure = Figure(figsize=(7.5, 4.2), layout="constrained")
     axes = figure.add_subplot()
-    for label, (parameters, error) in points.items():
-        axes.plot(parameters, error, "*" if label.lower().startswith("spear") else "o", markersize=9)
-        axes.annotate(label, (parameters, error), xytext=(5, 4), textcoords="offset points", fontsize=8)
+    for place, (label, (parameters, error)) in enumerate(sorted(points.items(), key=lambda point: point[1][1])):
+        marker = "*" if label.lower().startswith("spear") else "osD^vP"[place % 6]
+        size = 13 if marker == "*" else 7
+        style = {"linestyle": "", "markersize": size, "color": f"C{place % 10}", "alpha": 0.85}
+        axes.plot([parameters], [error], marker=marker, label=f"{label}  {error:.2f}", **style)
+    figure.legend(loc="outside right upper", fontsize=8, title="error, lowest first", title_fontsize=8)
     axes.set_xscale("symlog", linthresh=10)
     axes.set_xlim(left=-0.5)
     sizes = ", ".join(map(str, comparison.batch_sizes))

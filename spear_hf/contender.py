@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from spear_hf.adapt import Spear, TTAMethod
 from spear_hf.config import SpearConfig
@@ -39,8 +39,19 @@ class Contender:
             hint = f"did you mean {near[0]!r}?" if near else "add your own method to METHODS"
             raise ConfigError(f"method={self.method!r} is not known; allowed are {', '.join(known)}; {hint}")
 
-    def describe(self) -> dict[str, Any]:
-        """The method and all of its hyper-parameters, defaults too, JSON-ready."""
+    @property
+    def needs_source(self) -> bool:
+        """Whether it wants `source_images` among its resources."""
+        return bool(getattr(METHODS.get(self.method), "needs_source", False))
+
+    def describe(self, resources: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The method, all of its hyper-parameters, defaults too, and the tensors it gets beyond them; JSON-ready."""
+        given = _named(Spear if self.method == SPEAR else METHODS[self.method], resources)
+        tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
+        seen = {name: {"shape": list(t.shape), "sum": float(t.double().sum())} for name, t in tensors.items()}
+        return self._chosen() | ({"resources": seen} if seen else {})
+
+    def _chosen(self) -> dict[str, Any]:
         if self.method == SPEAR:
             return {"method": self.method, "settings": SpearConfig.from_dict(dict(self.settings)).to_dict()}
         parameters = list(inspect.signature(METHODS[self.method]).parameters.values())[1:]

@@ -149,5 +149,8 @@ def test_a_method_gets_what_its_signature_names(net: nn.Module, monkeypatch: pyt
             self.given = source_images
 
     monkeypatch.setitem(METHODS, "wanting", Wanting)
-    method: Any = Contender("wanting").build(net, {"source_images": 7, "accelerator": None})
-    assert method.given == 7
+    resources = {"source_images": torch.ones(2, 3), "accelerator": None}
+    method: Any = Contender("wanting").build(net, resources)
+    assert method.given is resources["source_images"]
+    assert Contender("wanting").describe(resources)["resources"] == {"source_images": {"shape": [2, 3], "sum": 6.0}}
+    assert "resources" not in Contender("spear").describe(resources)

@@ -1,0 +1,26 @@
+"""benchmarks/real_data.py as it is called, on a few real images."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spear_hf.comparison import Comparison
+from tests.conftest import ROOT
+from tests.test_examples import OFFLINE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["cifar", "cifar26"])
+def test_real_networks_are_compared_on_real_images(tmp_path: Path, shared: Path, which: str) -> None:
+    script = [sys.executable, str(ROOT / "benchmarks" / "real_data.py"), which, "--data", str(shared)]
+    what = ["--methods", "source,eata,spear,spear_paper", "--published", "--corruptions", "fog,contrast"]
+    sizes = ["--limit", "32", "--batch-sizes", "16", "--device", "cpu"]
+    places = ["--output", str(tmp_path / "out"), "--cache", str(tmp_path / "cache")]
+    done = subprocess.run([*script, *what, *sizes, *places], capture_output=True, text=True, check=False, env=OFFLINE)
+    assert done.returncode == 0, done.stderr
+    found = Comparison.from_json(tmp_path / "out" / "comparison.json")
+    assert found.labels == ["source", "eata", "spear", "spear_paper"]
+    assert found.error("spear", 16) < found.error("source", 16)
+    assert found.provenance["contenders"]["eata"]["resources"]["source_images"]["shape"] == [2000, 3, 32, 32]
