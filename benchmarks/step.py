@@ -30,6 +30,7 @@ from spear_hf.methods import BnAdapt, Tent
 from spear_hf.objective import normalized_entropy
 
 ROWS = ("resnet50:16", "resnet50:64", "vit_small_patch16_224:16", "cifar_resnet26:200")
+CYCLE = {"SPeaR, every 4th batch": 4}  # steps that are measured as one, and divided by their number
 OPEN, SHUT = {"tau": 0.0, "hard_gate": False}, {"tau": 1.0, "hard_gate": True}
 
 Step = Callable[[Tensor], Any]
@@ -79,7 +80,7 @@ def floor_step(net: nn.Module) -> Step:
 # --- contenders ------------------------------------------------------------------------------------------------------
 
 
-def contenders(net: nn.Module) -> dict[str, Step]:
+def contenders(net: nn.Module, compiled: bool) -> dict[str, Step]:
     """name -> one step; each has its own copy of the network."""
 
     def own() -> nn.Module:
@@ -98,8 +99,14 @@ def contenders(net: nn.Module) -> dict[str, Step]:
         "SPeaR, all": spear(boundaries="all", **OPEN),
         "SPeaR, deepest": spear(boundaries=str(deepest(own())), **OPEN),
         "SPeaR, skipped": spear(**SHUT),
+        "SPeaR, every 4th batch": spear(learn_every=4, **OPEN),
+        "SPeaR, every 4th image": spear(learn_stride=4, **OPEN),
         "Tent": Tent(own()).step,
     }
+    if compiled:
+        found["inference, compiled"] = without_grad(torch.compile(own().requires_grad_(False)))
+        steered = get_spear_model(own(), SpearConfig(**OPEN))
+        found["SPeaR, default, compiled"] = Spear(torch.compile(steered)).step
     if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in net.modules()):
         found["inference, mixed statistics"] = BnAdapt(own(), SpearConfig().alpha).step
     return found
@@ -147,13 +154,13 @@ def saved_bytes(step: Step, x: Tensor, owned: set[int]) -> int:
     return sum(size for address, (size, _) in kept.items() if address not in owned)
 
 
-def measure(row: str, repeats: int, device: str) -> dict[str, dict[str, float]]:
+def measure(row: str, repeats: int, device: str, compiled: bool) -> dict[str, dict[str, float]]:
     """contender -> {seconds, megabytes}."""
     name, batch = row.split(":")
     torch.manual_seed(0)
     net = timm.create_model(name, pretrained=False).eval().to(device)
     x = torch.randn(int(batch), *net.default_cfg["input_size"], device=device)
-    steps = contenders(net)
+    steps = contenders(net, compiled)
     found = {}
     for label, step in steps.items():
         step(x)  # warm: allocator, kernels, and for a skipped step the gate's memory
@@ -162,9 +169,10 @@ def measure(row: str, repeats: int, device: str) -> dict[str, dict[str, float]]:
     times: dict[str, list[float]] = {label: [] for label in steps}
     for _ in range(repeats):
         for label, step in steps.items():
-            times[label].append(seconds(step, x))
+            times[label] += [seconds(step, x) for _ in range(CYCLE.get(label, 1))]
     for label, several in times.items():
-        found[label]["seconds"] = statistics.median(several)
+        whole = [sum(several[i : i + n]) / n for n in [CYCLE.get(label, 1)] for i in range(0, len(several), n)]
+        found[label]["seconds"] = statistics.median(whole)
     return found
 
 
@@ -193,16 +201,17 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--compile", action="store_true", help="also torch.compile, which takes minutes to warm up")
     parser.add_argument("--output", type=Path, help="a text file to write the tables to, after what is in it")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     where = torch.cuda.get_device_name() if args.device == "cuda" else f"CPU, {args.threads} thread(s)"
     for row in args.rows:
-        shown = table(row, measure(row, args.repeats, args.device), where)
+        shown = table(row, measure(row, args.repeats, args.device, args.compile), where)
         Console().print(shown)
         if args.output:
             with args.output.open("a") as file:
-                Console(file=file, width=110).print(shown)
+                Console(file=file, width=120).print(shown)
 
 
 if __name__ == "__main__":
