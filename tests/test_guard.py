@@ -1,4 +1,7 @@
 import copy
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,8 @@ from spear_hf.guard.pixels import Pixels
 from spear_hf.guard.shadow import Shadow
 from spear_hf.guard.snapshots import Snapshots
 from spear_hf.guard.watch import Watch
+from tests import guard_processes
+from tests.conftest import ROOT
 from tests.test_methods import made
 
 OPEN = SpearConfig(tau=0.0, learning_rate=0.01, boundaries="all")
@@ -196,6 +201,23 @@ def test_another_domain_is_met_by_a_reset_where_the_policy_says_so(net: nn.Modul
         fresh.step(x)
     assert torch.equal(fresh.step(stream[10] + 3), expected)
     assert events(fresh)[0].startswith("reset: the pixels jumped by")
+
+
+# --- several processes -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_two_processes_see_and_do_what_one_does(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    script = [str(ROOT / "tests" / "guard_processes.py"), str(tmp_path)]
+    done = subprocess.run([*command, *script], env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    two, one = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)], guard_processes.guarded(None)
+    assert two[0]["events"] == two[1]["events"] == one["events"]
+    assert len({event.split(":")[0] for events in one["events"] for event in events}) >= 4
+    answers = [torch.cat(parts) for parts in zip(two[0]["answers"], two[1]["answers"], strict=True)]
+    torch.testing.assert_close(answers, one["answers"], rtol=0, atol=1e-3)
 
 
 # --- the parts -------------------------------------------------------------------------------------------------------

@@ -61,9 +61,10 @@ class Fallback:
     def failure(self) -> str:
         """What was wrong over the whole trial, in words; empty where nothing was."""
         n, regret, rise = self.sums
-        if regret > self.policy.margin * n:
+        patience = self.policy.patience  # what is tolerated is the same as outside a trial
+        if regret > self.policy.margin * n + patience:
             return f"regret {regret / n:.3f} an image, allowed is {self.policy.margin:g}"
-        if rise > self.policy.max_entropy_rise * n:
+        if rise > self.policy.max_entropy_rise * n + patience:
             return f"answers {rise / n:.3f} less sure than the source's, allowed is {self.policy.max_entropy_rise:g}"
         return ""
 

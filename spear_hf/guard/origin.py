@@ -81,7 +81,8 @@ class Distance:
         if self.model is not None:
             rsps = [rsp for several in self.model.rsps().values() for rsp in several]
             channels = sum(rsp.gamma.numel() for rsp in rsps)
-            distance = math.sqrt(sum(float(rsp.deviation()) for rsp in rsps) / max(channels, 1))
+            squares = [rsp.deviation().to(rsps[0].gamma.device) for rsp in rsps]
+            distance = math.sqrt(float(torch.stack(squares).sum()) / channels)
         else:
             moved = zip(self.method.parameters(), self._start, strict=True)
             squares = [(p - start.to(p.device)).float().square().sum() for p, start in moved]

@@ -10,11 +10,12 @@ from spear_hf.collective import Share
 
 WARM = 8  # batches before a jump can be told from the usual spread
 KEEP = 15 / 16  # of the running figures, at each batch
+SIDE = 32  # rows and columns of an image that are looked at
 FLOOR = 0.05  # the least deviation between batches, in units of normalised pixels: equal batches have none
 
 
 class Pixels:
-    """Mean and deviation of each channel over a batch, against their own running mean and spread; one pass over x.
+    """Mean and deviation of each channel over a batch, against their own running mean and spread.
 
     Args:
         threshold: a jump of any of them by more of its standard deviations is a change of domain, after which the
@@ -63,17 +64,23 @@ class Pixels:
 
 
 def channel_statistics(x: Tensor, share: Share) -> Tensor:
-    """(2C,) fp32 on the CPU: mean and standard deviation of each channel over the global batch (B, C, ...)."""
-    wide = x[: share.local].float()
+    """(2C,) fp32 on the CPU: mean and standard deviation of each channel over the global batch (B, C, ...).
+
+    Of large images every n-th row and column are enough, about SIDE of each.
+    """
+    steps = [slice(None, None, max(1, side // SIDE)) for side in x.shape[2:]]
+    wide = x[(slice(share.local), slice(None), *steps)].float()
     over = [d for d in range(wide.dim()) if d != 1]
     sums = share.sum(torch.cat([wide.sum(over), wide.square().sum(over)]))
-    mean, square = (sums / (share.total * math.prod(x.shape[2:]))).cpu().chunk(2)
+    mean, square = (sums / (share.total * math.prod(wide.shape[2:]))).cpu().chunk(2)
     return torch.cat([mean, (square - mean.square()).clamp_min(0).sqrt()])
 
 
 def repaired(x: Tensor) -> tuple[Tensor, list[int]]:
     """x with 0 for NaN and infinity, and the rows that held any; anything but a batch of floats comes back as it is."""
     if not isinstance(x, Tensor) or not x.is_floating_point() or x.dim() < 2:
+        return x, []
+    if bool(torch.isfinite(x.sum(dtype=torch.float32))):  # any NaN or infinity shows in the sum; the rest is for few
         return x, []
     bad = (~torch.isfinite(x)).flatten(1).any(1).nonzero().flatten().tolist()
     return (x.nan_to_num(0.0, 0.0, 0.0) if bad else x), bad

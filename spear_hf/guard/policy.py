@@ -22,7 +22,7 @@ class GuardPolicy:
         max_entropy_rise: by how much the answers may be less sure than the source's on the same images, in [0, 1].
         patience: by how many shadow images either may be exceeded, summed up, before the source takes over.
         shadow: the fraction of the images that the source answers too, one of every round(1 / shadow), but at least one
-            of a full batch; all of them while one of the two sums is beyond half the patience.
+            of a full batch; all of them while one of the two sums is not below half the patience, where both begin.
         pool: how many of these wait for one forward of the source together.
         memory: over how many shadow images the class histograms are taken, and within how many steps of its last answer
             a finding is met by a harder one.

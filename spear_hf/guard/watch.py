@@ -22,7 +22,8 @@ class Watch:
 
     Regret and rise are each summed as a CUSUM, S = max(0, S + regret - margin * n), which is over `patience` soon after
     either goes beyond its bound, and seldom before. So over any n shadow images without an alarm the regret is at most
-    margin * n + patience, whatever the stream does.
+    margin * n + patience, whatever the stream does. Both start at half the patience: a state that nothing is known of
+    is looked at closely, and what is wrong from the start shows at once.
     """
 
     def __init__(self, policy: GuardPolicy) -> None:
@@ -31,7 +32,8 @@ class Watch:
 
     def clear(self) -> None:
         """Forget all, after the method was changed."""
-        self.regret = self.rise = self.images = 0.0
+        self.regret = self.rise = self.policy.patience / 2
+        self.images = 0.0
         self.classes: Tensor | None = None
 
     def add(self, e: Evidence) -> None:
@@ -71,8 +73,8 @@ class Watch:
 
     @property
     def is_calm(self) -> bool:
-        """Whether the method as it is now is worth going back to."""
-        return max(self.regret, self.rise) <= self.policy.patience / 2
+        """Whether a sample is enough, and the method as it is now worth going back to."""
+        return max(self.regret, self.rise) < self.policy.patience / 2
 
     def state_dict(self) -> dict[str, Any]:
         """All sums."""
