@@ -123,7 +123,7 @@ def main() -> None:
         what = {"corruptions": args.corruptions, "protocol": args.protocol, "limit": args.limit, "preset": preset}
         return cached(load_stream(str(images), batch_size=batch_size, **what, **shared), args.cache)
 
-    resources = {}
+    resources: dict[str, Any] = {"mean": processor.mean, "std": processor.std}
     if any(contender.needs_source for contender in contenders.values()):
         clean = load_stream(str(args.data / source), corruptions="clean", limit=count, **shared)
         resources["source_images"] = torch.cat([batch["pixel_values"] for batch in clean])

@@ -92,7 +92,7 @@ def main() -> None:
             preset="cifar" if dataset in EMBEDDED and run.preset == "auto" else run.preset,
         )
 
-    resources = {}
+    resources: dict[str, Any] = {"mean": processor.mean, "std": processor.std}
     if any(contender.needs_source for contender in contenders.values()):
         clean = open_stream(run.source_dataset or run.dataset, "clean", 64, run.source_images)
         resources["source_images"] = torch.cat([batch["pixel_values"] for batch in clean])

@@ -64,8 +64,8 @@ class Contender:
 
         Args:
             base: a copy that nobody else uses.
-            resources: what is no hyper-parameter, by keyword: an accelerator, images of the source. A method gets those
-                that its signature names.
+            resources: what is no hyper-parameter, by keyword: accelerator, `source_images`, the `mean` and `std` that
+                images are normalised with. A method gets those that its signature names and `settings` does not.
 
         Raises:
             ConfigError: a hyper-parameter that does not exist or is not allowed.
@@ -85,7 +85,7 @@ class Contender:
                 f"{self.method} does not take these hyper-parameters ({error}); "
                 f"allowed are {', '.join(list(inspect.signature(make).parameters)[1:]) or 'none'}"
             ) from error
-        return make(base, **settings, **_named(make, resources))
+        return make(base, **(_named(make, resources) | settings))
 
 
 def make_contenders(

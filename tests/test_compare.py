@@ -153,4 +153,6 @@ def test_a_method_gets_what_its_signature_names(net: nn.Module, monkeypatch: pyt
     method: Any = Contender("wanting").build(net, resources)
     assert method.given is resources["source_images"]
     assert Contender("wanting").describe(resources)["resources"] == {"source_images": {"shape": [2, 3], "sum": 6.0}}
+    chosen: Any = Contender("wanting", {"source_images": 1}).build(net, resources)
+    assert chosen.given == 1
     assert "resources" not in Contender("spear").describe(resources)

@@ -1,0 +1,1 @@
+"""The paper's figures, and what paper_tables.py runs to put ours beside them."""

@@ -1,0 +1,158 @@
+"""One column of a table: a setup under the options of the command line, and how its figures are shown."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from paper.setups import BENCHMARKS, Setup, open_setup
+from spear_hf import METHODS, SpearError
+from spear_hf.adapt import TTAMethod
+from spear_hf.compare import compare
+from spear_hf.comparison import Comparison
+from spear_hf.contender import Contender, make_contenders, published_settings
+
+PAPER = json.loads((Path(__file__).parent / "numbers.json").read_text())
+OURS = ("spear", "spear_paper")
+AS_PUBLISHED = {"method": "spear", "alpha": 0.5, "diversity_batch": 1}
+SOURCE_IMAGES = 2000  # for methods that need some, as EATA was published
+CONSOLE = Console(highlight=False, width=None if sys.stdout.isatty() else 200)  # a file has no width of its own
+
+
+class Run:
+    """A setup that is open.
+
+    Args:
+        key: the paper's column.
+        setup: what is run for it.
+        options: of the command line.
+
+    Raises:
+        SpearError: its model or its images cannot be had.
+    """
+
+    def __init__(self, key: str, setup: Setup, options: argparse.Namespace) -> None:
+        self.key, self.setup, self.options = key, setup, options
+        given = json.loads(options.settings.read_text()) if options.settings else {}
+        self.settings = published_settings(BENCHMARKS[key]) | {"spear_paper": AS_PUBLISHED, "spear": {}} | given
+        self.opened = open_setup(
+            setup, limit=options.limit or None, seed=options.seed, cache=options.cache, device=options.device
+        )
+        self.folder = options.output / options.on / options.table / key
+
+    def contenders(self, labels: tuple[str, ...]) -> dict[str, Contender]:
+        """Those of `labels`, or of --methods, that there are."""
+        wanted = tuple(self.options.methods.split(",")) if self.options.methods else labels
+        absent = [name for name in wanted if name not in (*METHODS, *self.settings)]
+        if absent:
+            CONSOLE.print(f"not in METHODS, so not run: {', '.join(absent)}")
+        settings = {label: self._of_this_network(label, values) for label, values in self.settings.items()}
+        return make_contenders([name for name in wanted if name not in absent], settings)
+
+    def variants(self, changes: Mapping[str, Mapping[str, Any]]) -> dict[str, Contender]:
+        """label -> SPeaR with some hyper-parameters changed."""
+        return {label: Contender("spear", self.spear() | dict(values)) for label, values in changes.items()}
+
+    def spear(self) -> dict[str, Any]:
+        """SPeaR's hyper-parameters on this network."""
+        return self._of_this_network("spear", self.settings["spear"])
+
+    def _of_this_network(self, label: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        is_spear = values.get("method", label) == "spear"
+        return (self.setup.config if is_spear else {}) | dict(values)
+
+    def compare(
+        self,
+        contenders: dict[str, Contender],
+        batch_sizes: list[int],
+        protocol: str = "single",
+        observe: Callable[[TTAMethod], Any] | None = None,
+    ) -> Comparison:
+        """All of them on this setup; finished cells are taken up, and the comparison is saved."""
+        found = compare(
+            self.opened.base,
+            lambda size: self.opened.stream(size, protocol),
+            contenders,
+            batch_sizes=self.options.batch_sizes or batch_sizes,
+            folder=self.folder / "cells",
+            resources=self._resources(contenders),
+            observe=observe,
+            seed=self.options.seed,
+            device=self.options.device,
+            provenance={"model": self.setup.model, "images": self.setup.images},
+        )
+        found.to_json(self.folder / "comparison.json")
+        for label, reason in found.refusals().items():
+            CONSOLE.print(f"{label} did not run: {reason}", markup=False)
+        return found
+
+    def _resources(self, contenders: Mapping[str, Contender]) -> dict[str, Any]:
+        """What methods are given beyond hyper-parameters: the normalisation, and images of the source if one asks."""
+        found: dict[str, Any] = {"mean": self.opened.processor.mean, "std": self.opened.processor.std}
+        if any(contender.needs_source for contender in contenders.values()):
+            count = min(SOURCE_IMAGES, self.options.limit or SOURCE_IMAGES)
+            try:
+                found["source_images"] = self.opened.clean_images(count)
+            except SpearError as error:
+                CONSOLE.print(f"no clean images ({error}); --set {self.key}.clean=FOLDER gives some", markup=False)
+        return found
+
+    def clean_batches(self, batch_size: int) -> list[dict[str, Any]]:
+        """Clean images for looks between steps."""
+        batches = self.opened.stream(batch_size, clean=True, images=self.options.clean_images)
+        return [batch | {"pixel_values": batch["pixel_values"].to(self.options.device)} for batch in batches]
+
+    def batches_of_a_domain(self, batch_size: int) -> int:
+        """How many batches one corruption has."""
+        return -(-self.opened.stream(batch_size).schedule.segments[0].length // batch_size)
+
+    # --- showing -----------------------------------------------------------------------------------------------------
+
+    def theirs(self, *place: str) -> Any:
+        """The paper's figures at a place in numbers.json; empty where they are not to stand beside ours."""
+        found: Any = PAPER
+        for name in place:
+            found = found.get(name, {})
+        return found if self.setup.beside else {}
+
+    def show(self, table: Table) -> None:
+        """Print a table between its title and a line that says whether the paper's figures compare with ours."""
+        title, table.title = table.title, None
+        CONSOLE.print(f"\n[bold]{title}[/bold]", soft_wrap=True)
+        CONSOLE.print(table)
+        limit = self.options.limit
+        subset = f"{limit} images of each corruption" if limit else "all images"
+        if self.setup.beside:
+            notes = ["the paper's figures in brackets", subset, *filter(None, [self.setup.differs])]
+        else:
+            notes = [subset, f"not comparable with the paper: {self.setup.differs}"]
+        CONSOLE.print("; ".join(notes), soft_wrap=True)
+
+
+def make_table(title: str, *columns: str) -> Table:
+    """An empty table whose first column is of words and whose others are of figures."""
+    table = Table(title=title)
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="right" if place else "left")
+    return table
+
+
+def cell(ours: float, theirs: float | None = None) -> str:
+    """ "24.70 (24.31)": ours, and the paper's in brackets where there is one."""
+    own = "-" if ours != ours else f"{ours:.2f}"
+    return own if theirs is None else f"{own} ({theirs:.2f})"
+
+
+def paper_label(label: str) -> str:
+    """What the paper calls this method."""
+    return "spear" if label in OURS else label
+
+
+def mean(values: list[float]) -> float:
+    """NaN for none."""
+    return sum(values) / len(values) if values else float("nan")
