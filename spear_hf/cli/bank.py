@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from spear_hf.cli.app import AsJson
-from spear_hf.cli.images import AsTheyAre
+from spear_hf.cli.images import AsTheyAre, Weights
 from spear_hf.cli.options import expanded
 from spear_hf.cli.output import print_json, print_table
 
@@ -16,13 +16,11 @@ def bank(
     model: Annotated[str, typer.Argument(help="The base: a model folder, a Hub id or a timm name.")],
     dataset: Annotated[str, typer.Argument(help="Today's images: a parquet file, a folder, or a Hub dataset.")],
     adapters: Annotated[list[str], typer.Argument(help="Adapter folders, folders of them, or Hub repos.")],
+    weights: Weights,
     images: AsTheyAre,
     batches: Annotated[int, typer.Option(help="How many batches to choose by.", min=1)] = 1,
     margin: Annotated[
         float | None, typer.Option(help="By how much an adapter must beat the identity; 0 takes the best.")
-    ] = None,
-    checkpoint: Annotated[
-        str | None, typer.Option(help="A .safetensors state_dict for a timm name without weights.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -31,9 +29,8 @@ def bank(
     Example: spear-hf bank microsoft/resnet-50 photos.parquet adapters me/resnet50-fog
     """
     from spear_hf.bank import MARGIN, AdapterBank
-    from spear_hf.base import load_base_model
 
-    base = load_base_model(model, checkpoint=checkpoint)
+    base = weights.load(model)
     stream = images.stream(dataset, base)
     held = AdapterBank.from_pretrained(base, *adapters)
     first = [batch["pixel_values"] for batch in islice(stream, batches)]

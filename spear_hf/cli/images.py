@@ -1,6 +1,6 @@
-"""The options that say which images come, and under which corruptions."""
+"""The options that say which model it is, which images come, and under which corruptions."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,6 +12,20 @@ if TYPE_CHECKING:
 def about(text: str, default: Any) -> Any:
     """A field with its help."""
     return field(default=default, metadata={"help": text})
+
+
+@dataclass
+class Weights:
+    """Weights of the model."""
+
+    revision: str | None = about("The commit, branch or tag of a Hub id.", None)
+    checkpoint: str | None = about("A .safetensors state_dict for a timm name without weights.", None)
+
+    def load(self, model: str) -> "nn.Module":
+        """The base with these weights."""
+        from spear_hf.base import load_base_model
+
+        return load_base_model(model, revision=self.revision, checkpoint=self.checkpoint)
 
 
 @dataclass
@@ -27,6 +41,10 @@ class Images:
     split: str = about('Of a dataset; "auto" takes test or validation.', "auto")
     seed: int = about("Of the order and of the corruptions.", 0)
     num_workers: int = about("Processes that prepare batches ahead.", 0)
+
+    def clean(self, limit: int) -> "Images":
+        """So many of the same images, as they are."""
+        return replace(self, corruptions="clean", protocol="single", limit=limit)
 
     def stream(self, dataset: str, base: "nn.Module") -> "Stream":
         """The stream of these images, prepared for a model and labelled in its numbering."""

@@ -1,6 +1,7 @@
 """One option for each field of a dataclass, so that a command takes the dataclass as a single parameter."""
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import wraps
@@ -13,7 +14,7 @@ import typer
 def expanded(command: Callable[..., None]) -> Callable[..., None]:
     """`command` with every parameter of a dataclass type replaced by an option for each of its fields.
 
-    An option's help is the field's metadata "help", its default the field's; the dataclass's first line heads them.
+    An option's help is the field's metadata "help", its default the field's; the dataclass's first words head them.
     """
     hints = get_type_hints(command, include_extras=True)
     parameters: list[inspect.Parameter] = []
@@ -39,7 +40,7 @@ def expanded(command: Callable[..., None]) -> Callable[..., None]:
 
 def _options_of(kind: type[Any]) -> list[inspect.Parameter]:
     """The options of a dataclass, in the order of its fields, under one heading."""
-    hints, heading = get_type_hints(kind), (kind.__doc__ or kind.__name__).strip().splitlines()[0].rstrip(".")
+    hints, heading = get_type_hints(kind), re.split(r"[.;]", (kind.__doc__ or kind.__name__).strip())[0]
     return [
         inspect.Parameter(
             field.name,
@@ -47,11 +48,16 @@ def _options_of(kind: type[Any]) -> list[inspect.Parameter]:
             default=_default(field),
             annotation=Annotated[
                 _simple(hints[field.name]),
-                typer.Option(help=field.metadata.get("help", ""), rich_help_panel=heading),
+                typer.Option(*_flag(field), help=field.metadata.get("help", ""), rich_help_panel=heading),
             ],
         )
         for field in fields(kind)
     ]
+
+
+def _flag(field: Field[Any]) -> tuple[str, ...]:
+    """The option's name where there is nothing to switch off."""
+    return (f"--{field.name.replace('_', '-')}",) if field.default is False else ()
 
 
 def _default(field: Field[Any]) -> Any:
