@@ -8,11 +8,22 @@ from typing import Any
 
 import pytest
 import torch
+from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from spear_hf import METHODS, Guard, GuardPolicy, Spear, SpearConfig, TTAMethod, get_spear_model
+from spear_hf import (
+    METHODS,
+    Guard,
+    GuardPolicy,
+    Spear,
+    SpearConfig,
+    TTAMethod,
+    get_spear_model,
+    load_base_model,
+    load_processor,
+)
 from spear_hf.adapt import StepRecord
 from spear_hf.checkpoint import Checkpoints
 from spear_hf.collective import Processes
@@ -201,6 +212,22 @@ def test_another_domain_is_met_by_a_reset_where_the_policy_says_so(net: nn.Modul
         fresh.step(x)
     assert torch.equal(fresh.step(stream[10] + 3), expected)
     assert events(fresh)[0].startswith("reset: the pixels jumped by")
+
+
+@pytest.mark.slow
+def test_a_stream_of_one_class_is_answered_as_well_as_by_the_source(embedded: Path) -> None:
+    base = load_base_model(str(embedded / "resnet"))
+    rows = Dataset.from_parquet(str(embedded / "test.parquet")).select(range(5000)).with_format("torch")
+    dresses = torch.stack(
+        [image.reshape(28, 28, 1) for image, y in zip(rows["image"], rows["label"], strict=True) if y == 3]
+    )
+    x = load_processor(base)(dresses[:384].expand(-1, -1, -1, 3))
+    alone, guard = Spear(get_spear_model(copy.deepcopy(base))), Guard(Spear(get_spear_model(base)))
+    wrong = {name: [m.step(part).argmax(1) != 3 for part in x.split(16)] for name, m in (("a", alone), ("g", guard))}
+    errors = {name: 100 * float(torch.cat(parts).float().mean()) for name, parts in wrong.items()}
+    source = 100 * float((guard._source(x).argmax(1) != 3).float().mean())
+    assert errors["a"] > source + 20
+    assert errors["g"] < source + 5
 
 
 # --- several processes -----------------------------------------------------------------------------------------------
