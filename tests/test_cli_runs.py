@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from spear_hf.cli import app
 from spear_hf.cli.options import expanded
 from spear_hf.config import SpearConfig
 from spear_hf.run import read_run, read_steps
@@ -112,6 +114,48 @@ def test_bad_input_is_one_line_and_exit_code_2_and_nothing_is_written(
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.strip().splitlines()[-1].startswith(message)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_compare_keeps_finished_methods(tmp_path: Path) -> None:
+    settings = tmp_path / "settings.json"
+    settings.write_text('{"gentle": {"method": "spear", "learning_rate": 0.01}}')
+    words = (
+        "--corruptions",
+        "fog",
+        "--methods",
+        "source,gentle",
+        "--settings",
+        str(settings),
+        "--batch-sizes",
+        "16,32",
+    )
+    found = printed("compare", tmp_path / "run", *words)
+    assert [(cell["label"], cell["batch_size"]) for cell in found["cells"]] == [
+        ("source", 16),
+        ("gentle", 16),
+        ("source", 32),
+        ("gentle", 32),
+    ]
+    assert json.loads((tmp_path / "run" / "comparison.json").read_text())["cells"] == found["cells"]
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "cells").rglob("*")}
+    assert run("compare", tmp_path / "run", *words).returncode == 0
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--methods", "tentt"), "ConfigError: method='tentt' is not known"),
+        (("--settings", "nowhere.json"), "ConfigError: nowhere.json holds no hyper-parameters by method"),
+        (("--batch-sizes", "4,x"), "'4,x' is not allowed; give whole numbers with commas"),
+    ],
+)
+def test_compare_refuses_what_it_does_not_know(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+    done = CliRunner().invoke(app, command("compare", tmp_path / "run", *words)[3:])
+    assert done.exit_code == 2
+    assert message in " ".join(done.stderr.split())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_dataclass_is_an_option_for_each_field() -> None:
