@@ -31,6 +31,8 @@ FIXED: dict[str, dict[str, Any]] = {
     "deyo": {"threshold": 1.0, "margin": -1.0},
     "roid": NORMALIZED,
     "cmf": NORMALIZED,
+    "cotta": NORMALIZED | {"views": 2, "confidence": 0.0},
+    "rotta": NORMALIZED | {"capacity": 8, "every": 8},
 }
 """What a method needs to be made, and to learn, on a small random network."""
 
@@ -64,6 +66,7 @@ def half_mixed(net: nn.Module) -> Callable[[Tensor], Tensor]:
 UNADAPTED: dict[str, Callable[[nn.Module], Callable[[Tensor], Tensor]]] = {
     "source": lambda net: copy.deepcopy(net).eval(),
     "bn_adapt": half_mixed,
+    "rotta": lambda net: copy.deepcopy(net).eval(),
 }
 """What a method answers before it has learned anything; under batch statistics where nothing is said."""
 

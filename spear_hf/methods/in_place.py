@@ -1,6 +1,6 @@
 """Parameters of the base itself, learned in place under batch statistics: of normalisation layers, or all of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -103,10 +103,21 @@ def norm_parameters(model: nn.Module, skip: Skip = None) -> list[nn.Parameter]:
     return found
 
 
-def norm_affine(model: nn.Module, *, skip: Skip = None) -> InPlace:
-    """gamma and beta of the normalisation layers, under batch statistics; `skip` as for `kept_norms`."""
+def norm_affine(
+    model: nn.Module,
+    *,
+    skip: Skip = None,
+    statistics: Callable[[nn.Module], list[RemovableHandle]] = use_batch_statistics,
+) -> InPlace:
+    """gamma and beta of the normalisation layers.
+
+    Args:
+        model: any classifier with some.
+        skip: as for `kept_norms`.
+        statistics: puts hooks on the batch norms that say which statistics they normalise by.
+    """
     parameters = norm_parameters(model, skip)
-    return InPlace(model, parameters, use_batch_statistics(model), kind={"where": "norm", "skip": _listed(skip)})
+    return InPlace(model, parameters, statistics(model), kind={"where": "norm", "skip": _listed(skip)})
 
 
 def weights_and_biases(model: nn.Module) -> InPlace:

@@ -8,19 +8,20 @@ from spear_hf.config import SpearConfig
 from spear_hf.errors import ConfigError
 from spear_hf.methods.rule import RuleOptions
 from spear_hf.methods.skip import Skip
-from spear_hf.methods.where import Where
+from spear_hf.methods.where import Place
 
 
 class Options(RuleOptions, total=False):
     """What a user may choose for every learner, None being the method's own choice: the fields of Rule, and
 
-    where: "norm" (gamma and beta of the normalisation layers), "weights", "rsp", "buffer", or a Where in place already.
+    where: "norm" (gamma and beta of the normalisation layers), "weights", "rsp", "buffer", a Where in place already, or
+        what puts one into a model: partial(buffer_layers, boundaries=(0, 1)).
     skip: normalisation layers to leave alone, () for none; see `kept_norms`.
     config: of the RSPs, for where="rsp".
     accelerator: more than one process is refused: the statistics of a slice are not those of the batch.
     """
 
-    where: str | Where | None
+    where: Place | None
     skip: Skip
     config: SpearConfig | None
     accelerator: Any

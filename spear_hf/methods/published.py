@@ -41,6 +41,22 @@ _TABLE |= {
         "imagenet_vit": _IMAGENET | {"noise": 5e-3},
     },
 }
+_COTTA = {"optimizer": "sgd", "learning_rate": 0.01, "nesterov": True, "confidence": 0.1, "restore": 0.001}
+_TABLE |= {
+    "buffer": {
+        "cifar10": _CIFAR | {"alpha": 1e-4},
+        "cifar100": _CIFAR | {"alpha": 1e-4},
+        "imagenet": _IMAGENET | {"alpha": 1e-9},
+        "imagenet_vit": _IMAGENET | {"alpha": 1e-2},
+    },
+    "cotta": {
+        "cifar10": _CIFAR | {"confidence": 0.92, "restore": 0.01, "symmetric": False},
+        "cifar100": _CIFAR | {"confidence": 0.72, "restore": 0.01, "symmetric": False},
+        "imagenet": _COTTA | {"symmetric": True},
+        "imagenet_vit": _COTTA | {"symmetric": True},
+    },
+    "rotta": dict.fromkeys(BENCHMARKS, _CIFAR),
+}
 _TABLE["eata"] = {
     name: row | {"strength": 1.0 if name.startswith("cifar") else 2000.0} for name, row in _TABLE["eta"].items()
 }

@@ -51,18 +51,22 @@ WHERE: dict[str, Callable[..., Where]] = {
 """name -> (model, **its own options) -> Where."""
 
 
-def place(where: str | Where, model: nn.Module, *, skip: Any = None, config: SpearConfig | None = None) -> Where:
-    """What `where` names, put into `model`; a Where that is in place already is returned as it is.
+Place = str | Where | Callable[[nn.Module], Where]
+"""A name in WHERE, a Where that is in place already, or what puts one into a model."""
+
+
+def place(where: Place, model: nn.Module, *, skip: Any = None, config: SpearConfig | None = None) -> Where:
+    """What `where` names or makes, put into `model`.
 
     Raises:
         ConfigError: an unknown name, or an option that belongs to another place; nothing is changed.
     """
-    if not isinstance(where, str):
-        return where
-    if where not in WHERE:
+    if isinstance(where, str) and where not in WHERE:
         raise ConfigError(f"where={where!r} is not known; allowed are {', '.join(WHERE)}, or a Where object")
     if config is not None and where != "rsp":
         raise ConfigError(f"config= says where RSPs are and how they learn, not {where!r}; pass where='rsp' with it")
+    if not isinstance(where, str):
+        return where(model) if callable(where) else where
     if where == "norm":
         return norm_affine(model, skip=skip)
     return Steering(model, config) if where == "rsp" else WHERE[where](model)
