@@ -71,6 +71,7 @@ def bands(axes: "Axes", steps: Sequence[BatchRecord], *, named: bool) -> None:
                 color=GREY,
             )
     axes.set_xlim(steps[0].batch - 0.5, steps[-1].batch + 0.5)
+    axes.locator_params(axis="x", integer=True)
 
 
 def is_many(marks: Sequence[Any]) -> bool:

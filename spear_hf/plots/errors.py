@@ -26,6 +26,7 @@ def error_by_domain(report: Report) -> "Figure":
         axes.scatter(found[method], places, s=34 if is_end else 16, color=colour[method], label=method, zorder=3)
     axes.axhline(0.5, color="black", linewidth=0.6)
     axes.set_yticks(places, names)
+    axes.set_ylim(-0.6, len(names) - 0.4)
     axes.set_xlim(left=0)
     axes.set_xlabel("error in %, lower is better", fontsize=9)
     plain(axes, grid="x")

@@ -94,6 +94,8 @@ def clean_accuracy(report: Report) -> "Figure":
         values = [100 - row.error[method] for row in report.rows]
         axes.plot(range(len(names)), values, style, markersize=4, linewidth=1.3, color=colour, label=method)
     axes.set_xticks(range(len(names)), names, rotation=45, ha="right")
+    low, high = axes.get_ylim()
+    axes.set_ylim(min(low, high - 5), high)  # a tenth of a point is no cliff
     axes.set_ylabel("accuracy on\nclean images, %", fontsize=9)
     axes.set_xlabel("after", fontsize=9)
     plain(axes)
