@@ -6,7 +6,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from spear_hf.collective import Processes
 from spear_hf.evaluate import evaluate
+from spear_hf.frozen import Frozen
 from spear_hf.methods import Source
 from spear_hf.model import SpearModel
 from spear_hf.report import DomainResult, Report
@@ -20,7 +22,7 @@ def clean_along(
     source: nn.Module,
     stream: Any,
     *,
-    device: Any = None,
+    accelerator: Any = None,
 ) -> Report:
     """A row for each domain: errors on the same clean images of the source, and of the model as that domain left it.
 
@@ -30,16 +32,18 @@ def clean_along(
         learned: domain -> RSPs, in stream order, as a `RunFolder` keeps them.
         source: the base as it came in, apart from the model's own.
         stream: of clean images, with labels.
-        device: where they go.
+        accelerator: under several processes, each of which calls this; what the main one learned is taken.
     """
-    reference = evaluate({SOURCE: Source(source)}, copy.copy(stream), device=device, progress=False)
+    held = {domain: {key: value.cpu() for key, value in state.items()} for domain, state in learned.items()}
+    learned, options = Processes(accelerator).same(held), {"accelerator": accelerator, "progress": False}
+    reference = evaluate({SOURCE: Source(source, accelerator=accelerator)}, copy.copy(stream), **options)
     n, error = reference.images, reference.mean_error(SOURCE)
-    held, rows = model.snapshot(), []
+    before, rows = model.snapshot(), []
     try:
         for domain, state in learned.items():
             model.restore(state)
-            frozen = evaluate({STEERED: Source(model)}, copy.copy(stream), device=device, progress=False)
+            frozen = evaluate({STEERED: Frozen(model, accelerator=accelerator)}, copy.copy(stream), **options)
             rows.append(DomainResult(domain, n, {SOURCE: error, STEERED: frozen.mean_error(STEERED)}))
     finally:
-        model.restore(held)
+        model.restore(before)
     return Report(rows, [SOURCE, STEERED], reference.provenance)

@@ -95,9 +95,10 @@ class RunFolder:
         self.model.restore(last)
         return folders
 
-    def keep_clean(self, report: Report) -> Path:
+    def keep_clean(self, report: Report) -> None:
         """Write clean.json, which `clean_along` measured."""
-        return report.to_json(self.folder / CLEAN_NAME)
+        if self.is_main:
+            report.to_json(self.folder / CLEAN_NAME)
 
     def adapter(self, domain: str) -> Path:
         """Where the adapter of a domain goes."""

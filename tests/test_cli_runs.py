@@ -86,6 +86,23 @@ def test_an_interrupted_run_goes_on_and_ends_as_one_that_was_not(tmp_path: Path)
 
 
 @pytest.mark.slow
+def test_two_processes_leave_what_one_leaves(tmp_path: Path) -> None:
+    words = ("--corruptions", "fog,contrast", "--protocol", "continual", "--clean-images", "64")
+    assert run("adapt", tmp_path / "one", *words).returncode == 0
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+    done = subprocess.run(launch + command("adapt", tmp_path / "two", *words)[1:], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    one, two = read_run(tmp_path / "one"), read_run(tmp_path / "two")
+    assert [(r.batch, r.n, r.wrong, r.answers, r.labels) for r in one.steps] == [
+        (r.batch, r.n, r.wrong, r.answers, r.labels) for r in two.steps
+    ]
+    assert one.clean is not None
+    assert two.clean is not None
+    assert [row.error for row in one.clean.rows] == [row.error for row in two.clean.rows]
+    assert len(list((tmp_path / "two" / "adapters").iterdir())) == 2
+
+
+@pytest.mark.slow
 def test_a_folder_of_another_run_is_refused_unless_begun_anew(tmp_path: Path) -> None:
     words = ("--corruptions", "fog", "--limit", "32")
     assert run("eval", tmp_path, *words).returncode == 0

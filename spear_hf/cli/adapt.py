@@ -60,12 +60,13 @@ def adapt(
     methods = baselines(steered, pristine, accelerator=accelerator) | {"SPeaR": learner}
     folder = running.folder(steered, is_main=accelerator.is_main_process)
     report = running.evaluate(methods, stream, folder, accelerator=accelerator, provenance=facts)
-    if not accelerator.is_main_process:
-        return
     adapters = folder.finish(report)
     if clean is not None:
-        folder.keep_clean(clean_along(steered, folder.learned, pristine, clean, device=accelerator.device))
-    show(report, f"{model}, {images.protocol}, batch {images.batch_size}", running.output, adapters, as_json=as_json)
+        folder.keep_clean(clean_along(steered, folder.learned, pristine, clean, accelerator=accelerator))
+    if accelerator.is_main_process:
+        show(
+            report, f"{model}, {images.protocol}, batch {images.batch_size}", running.output, adapters, as_json=as_json
+        )
 
 
 def facts_of(name: str, base: Any) -> dict[str, Any]:

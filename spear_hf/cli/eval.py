@@ -30,6 +30,7 @@ def evaluate(
     Example: spear-hf eval microsoft/resnet-50 photos.parquet --adapter me/fog
     """
     from spear_hf.adapt import TTAMethod
+    from spear_hf.frozen import Frozen
     from spear_hf.launch import start_accelerator
     from spear_hf.methods import Source
     from spear_hf.model import SpearModel
@@ -43,7 +44,7 @@ def evaluate(
     methods: dict[str, TTAMethod] = {"source": Source(copy.deepcopy(base), accelerator=accelerator)}
     for source in sources:
         steered = SpearModel.from_pretrained(copy.deepcopy(base), source)
-        methods[_label(source, methods)] = Source(steered, accelerator=accelerator)
+        methods[_label(source, methods)] = Frozen(steered, accelerator=accelerator)
     folder = running.folder(None, is_main=accelerator.is_main_process)
     report = running.evaluate(methods, stream, folder, accelerator=accelerator, provenance=facts)
     if accelerator.is_main_process:
