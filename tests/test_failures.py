@@ -77,7 +77,10 @@ HELD: dict[str, tuple[str, ...]] = {
         "data/test_processor.py::test_normalised_images_are_not_normalised_twice",
         "data/test_processor.py::test_unit_range_floats_are_refused_with_the_conversion",
     ),
-    "[0,1] augmentations on normalised tensors (ttab#2)": (),  # no method here augments pixels
+    "[0,1] augmentations on normalised tensors (ttab#2)": (
+        "methods/test_roid.py::test_augmented_views_stay_in_range_and_come_from_their_own_seed",
+        "methods/test_roid.py::test_a_model_that_carries_no_normalisation_needs_it_said",
+    ),
     "5,000 images instead of 50,000 (RobustBench#92, #47, #73)": (
         "data/test_stream_input.py::test_a_limit_is_met_or_refused",
     ),
@@ -136,6 +139,7 @@ HELD: dict[str, tuple[str, ...]] = {
 
 @pytest.mark.parametrize("kind", HELD)
 def test_every_kind_is_held_by_tests_that_are_there(kind: str) -> None:
+    assert HELD[kind]
     for place in HELD[kind]:
         file, name = place.split("::")
         assert name in functions(ROOT / "tests" / file), f"{place} is not there"

@@ -1,0 +1,209 @@
+"""What a guard costs and saves on streams that are hard to adapt to: SPeaR alone and guarded, against the source.
+
+    python benchmarks/guard.py --output runs/guard.json                                # every stream but the long one
+    python benchmarks/guard.py --streams continual --steps 20000 --batch_size 4 --output runs/guard_long.json
+
+Both answer the same batches in turn, so that their times are of one run. Noise images have no label and are not
+counted; a stream on which SPeaR stops with an error says so. With --data and --seed other images than the reported ones
+are taken, on which `--policy '{"margin": 0.03}'` can be tuned.
+"""
+
+import argparse
+import copy
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+from spear_hf import Guard, GuardPolicy, Spear, TTAMethod, get_spear_model, load_base_model, load_processor
+from spear_hf.data.corruptions import CORRUPTIONS, corrupt_batch, sample_rng
+from spear_hf.errors import InputError
+from spear_hf.files import write_atomically
+
+NAMES = list(CORRUPTIONS)
+NOISE = "noise"
+
+
+@dataclass
+class Images:
+    """(N, H, W, 3) uint8 by domain, made when first asked for, and the labels (N,) of the clean ones."""
+
+    clean: Tensor
+    labels: Tensor
+    seed: int
+    made: dict[str, Tensor] = field(default_factory=dict)
+
+    def of(self, domain: str) -> Tensor:
+        """The images of a corruption at severity 5, "clean", or uniform "noise"."""
+        if domain == "clean":
+            return self.clean
+        if domain not in self.made:
+            generator = torch.Generator().manual_seed(self.seed)
+            self.made[domain] = (
+                torch.randint(0, 256, self.clean.shape, generator=generator, dtype=torch.uint8)
+                if domain == NOISE
+                else self._corrupted(domain)
+            )
+        return self.made[domain]
+
+    def _corrupted(self, name: str) -> Tensor:
+        draws = [sample_rng(self.seed, "cifar", name, 5, i) for i in range(len(self.clean))]
+        return corrupt_batch(self.clean, name, 5, draws, "cifar")
+
+
+Part = tuple[str, Tensor]  # a domain and which of its images, in order
+
+
+def parts(stream: str, images: Images, steps: int, batch_size: int) -> list[Part]:
+    """The stream as runs of images of one domain."""
+    every, labels = torch.arange(len(images.labels)), images.labels
+    half, by_class = len(every) // 2, labels.argsort(stable=True)
+    one = (labels == 3).nonzero().flatten().repeat(len(every))[: len(every)]
+    same = every[: 4 * batch_size].view(-1, batch_size).repeat(1, 16).flatten()  # each batch 16 times
+    if stream == "continual":
+        rounds = -(-steps * batch_size // (len(NAMES) * len(every)))
+        return [(name, every) for name in NAMES * rounds]
+    return {
+        "one class": [("clean", one), ("gaussian_noise", one)],
+        "labels sorted": [(name, by_class) for name in ("clean", "jpeg_compression", "fog")],
+        "duplicates": [(name, same) for name in ("clean", "fog", "gaussian_noise")],
+        "noise images": [("clean", every[:half]), (NOISE, every), ("clean", every[half:]), ("fog", every)],
+        "rate x 30": [(name, every) for name in ("gaussian_noise", "clean", "fog")],
+        "clean-fog-clean": [("clean", every[:half]), ("fog", every), ("clean", every[half:])],
+        "NaN pixels": [("fog", every)],
+        "fog": [("fog", every)],
+    }[stream]
+
+
+STREAMS = ("one class", "labels sorted", "duplicates", "noise images", "rate x 30", "clean-fog-clean", "NaN pixels")
+
+
+def batches(runs: list[Part], images: Images, processor: Any, size: int) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """(domain, pixel_values, ids) of each batch; none straddles two domains."""
+    for domain, ids in runs:
+        for chosen in ids.split(size):
+            yield domain, processor(images.of(domain)[chosen]), chosen
+
+
+@dataclass
+class Row:
+    """One line of the table."""
+
+    stream: str
+    n: int = 0
+    wrong: Counter[str] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=lambda: {"SPeaR": 0.0, "guarded": 0.0})
+    stopped: str = ""
+    events: Counter[str] = field(default_factory=Counter)
+    said: list[str] = field(default_factory=list)
+    drift: float = 0.0
+
+    def error(self, name: str) -> str:
+        """In percent."""
+        return self.stopped if name == "SPeaR" and self.stopped else f"{100 * self.wrong[name] / self.n:.2f}"
+
+
+def measure(stream: str, run: argparse.Namespace, base: nn.Module, processor: Any, images: Images) -> Row:
+    """Both methods over one stream."""
+    rate: dict[str, Any] = {"learning_rate": 0.9} if stream == "rate x 30" else {}
+    methods: dict[str, TTAMethod] = {"SPeaR": Spear(get_spear_model(copy.deepcopy(base)), **rate)}
+    guard = Guard(Spear(get_spear_model(copy.deepcopy(base)), **rate), GuardPolicy.from_dict(json.loads(run.policy)))
+    methods["guarded"] = guard
+    row, sources = Row(stream), {}
+    for step, (domain, x, ids) in enumerate(
+        batches(parts(stream, images, run.steps, run.batch_size), images, processor, run.batch_size)
+    ):
+        if step == run.steps:
+            break
+        if stream == "NaN pixels" and step == 8:
+            x[1:3, :, 5:9, 5:9] = torch.nan
+        if domain not in sources and domain != NOISE:
+            sources[domain] = source_answers(base, processor, images.of(domain))
+        counted = 0 if domain == NOISE else len(ids)
+        row.n += counted
+        if counted:
+            row.wrong["source"] += int((sources[domain][ids] != images.labels[ids]).sum())
+        for name, method in methods.items():
+            if name == "SPeaR" and row.stopped:
+                continue
+            began = time.process_time()
+            try:
+                answers = method.step(x).argmax(1)
+            except InputError:
+                row.stopped = f"stops at step {step}"
+                continue
+            row.seconds[name] += time.process_time() - began
+            row.wrong[name] += int((answers != images.labels[ids]).sum()) if counted else 0
+        assert guard.last is not None
+        row.drift = max(row.drift, guard.last.gamma_deviation)
+        row.events.update(event.split(":")[0] for event in guard.last.events)
+        row.said += [f"{step} {domain}: {event}" for event in guard.last.events]
+        if step % 1000 == 999:
+            print(json.dumps({"stream": stream, "step": step + 1} | shown(row)), flush=True)
+    return row
+
+
+def shown(row: Row) -> dict[str, Any]:
+    """A row's figures, JSON-ready."""
+    figures = {name: row.error(name) for name in ("source", "SPeaR", "guarded")}
+    ratio = "" if row.stopped else f"{row.seconds['guarded'] / row.seconds['SPeaR']:.3f}"
+    return {"n": row.n} | figures | {"time": ratio, "events": dict(row.events), "largest_gamma": row.drift}
+
+
+@torch.no_grad()
+def source_answers(base: nn.Module, processor: Any, images: Tensor) -> Tensor:
+    """(N,) the class that the source gives each image."""
+    return torch.cat([base(processor(part)).logits.argmax(1) for part in images.split(128)])
+
+
+def load_images(data: str, seed: int, limit: int) -> Images:
+    """`limit` images in a seeded order."""
+    rows = Dataset.from_parquet(data)
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:limit]
+    chosen: Any = rows.select(order.tolist()).with_format("torch")
+    pixels = [row["image"].permute(1, 2, 0) if row["image"].dim() == 3 else row["image"] for row in chosen]
+    colour = [p.expand(*p.shape[:2], 3) if p.dim() == 3 else p[..., None].expand(*p.shape, 3) for p in pixels]
+    return Images(torch.stack(colour).contiguous(), torch.stack([row["label"] for row in chosen]), seed)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="examples/fashion_mnist/resnet")
+    parser.add_argument("--data", default="examples/fashion_mnist/test.parquet")
+    parser.add_argument("--streams", nargs="+", default=list(STREAMS))
+    parser.add_argument("--steps", type=int, default=20_000, help="at most so many of each stream")
+    parser.add_argument("--batch_size", type=int, default=16)
+    parser.add_argument("--limit", type=int, default=1024, help="images of each domain")
+    parser.add_argument("--policy", default="{}", help="JSON: GuardPolicy fields")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", default="runs/guard.json")
+    run = parser.parse_args()
+
+    base = load_base_model(run.model).eval()
+    images = load_images(run.data, run.seed, run.limit)
+    table = Table(title=f"{Path(run.model).name}, batch {run.batch_size}, severity 5; error in %, time over SPeaR's")
+    for column in ("stream", "n", "source", "SPeaR", "guarded", "time", "events"):
+        table.add_column(column, justify="left" if column in ("stream", "events") else "right")
+    rows = []
+    for stream in run.streams:
+        row = measure(stream, run, base, load_processor(base), images)
+        figures = shown(row)
+        events = ", ".join(f"{count} {word}" for word, count in row.events.items())
+        table.add_row(stream, *(str(figures[k]) for k in ("n", "source", "SPeaR", "guarded", "time")), events)
+        rows.append({"stream": stream} | figures | {"said": row.said})
+        print(json.dumps({k: v for k, v in rows[-1].items() if k != "said"}), flush=True)
+        write_atomically(run.output, json.dumps({"settings": vars(run), "rows": rows}, indent=1) + "\n")
+    Console(width=140).print(table)
+
+
+if __name__ == "__main__":
+    main()
