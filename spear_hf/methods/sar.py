@@ -67,8 +67,8 @@ class Sar(Learner):
         model: any image classifier; gamma and beta of its last stage are skipped, unless `skip` says otherwise.
         threshold: see ReliableEntropy.
         rho: length of the ascent.
-        floor: below which average the source is restored; 0 never. Published for any number of classes, though entropies
-            of few classes are small: on easy streams it can be met without a collapse.
+        floor: below which average the source is restored; 0 never. Published for any number of classes, though the
+            entropies of few classes are small: on easy streams it can be met without a collapse.
         options: see Options. A learning rate that is given scales too, unless scale_lr=False.
     """
 
