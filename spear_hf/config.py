@@ -1,12 +1,11 @@
 """SpearConfig: everything a user can choose about steering a model, in one validated dataclass."""
 
-import difflib
-import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from spear_hf.checked import check_count, check_range, from_mapping, json_object, stable_json
 from spear_hf.errors import ConfigError
 
 
@@ -95,13 +94,13 @@ class SpearConfig:
     def __post_init__(self) -> None:
         self.boundaries = _parse_boundaries(self.boundaries)
         for name, low, high in _RANGES:
-            _check_range(name, getattr(self, name), low, high)
-        _check_count("steps", self.steps)
+            check_range(self, name, low, high)
+        check_count(self, "steps")
         for name in ("diversity_batch", "learn_every", "learn_stride"):
-            _check_count(name, getattr(self, name))
-        _check_count("statistics_memory", self.statistics_memory, least=0)
+            check_count(self, name)
+        check_count(self, "statistics_memory", least=0)
         if self.num_groups is not None:
-            _check_count("num_groups", self.num_groups)
+            check_count(self, "num_groups")
         if self.stem not in STEMS:
             raise ConfigError(f"stem={self.stem!r} is not known; allowed are {', '.join(STEMS)}")
 
@@ -112,29 +111,17 @@ class SpearConfig:
 
     def to_json(self) -> str:
         """The same configuration always gives the same text: sorted keys, two spaces, a final newline."""
-        return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
+        return stable_json(self.to_dict())
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "SpearConfig":
         """The configuration in a dictionary; an unknown key raises ConfigError and names the nearest one."""
-        known = [f.name for f in fields(cls)]
-        for key in data:
-            if key not in known:
-                near = difflib.get_close_matches(key, known, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-                raise ConfigError(f"SpearConfig has no field {key!r}; {hint}")
-        return cls(**data)
+        return from_mapping(cls, data)
 
     @classmethod
     def from_json(cls, text: str) -> "SpearConfig":
         """The configuration in a JSON object, as `to_json` writes it."""
-        try:
-            data = json.loads(text)
-        except (ValueError, RecursionError) as error:  # ValueError also where a number has too many digits
-            raise ConfigError(f"not JSON ({error}); SpearConfig.to_json() shows the form") from error
-        if not isinstance(data, dict):
-            raise ConfigError(f"a JSON {type(data).__name__} is not a SpearConfig; an object with its fields is")
-        return cls.from_dict(data)
+        return from_mapping(cls, json_object(cls, text))
 
 
 STEMS = ("auto", "patch_embed", "feature_info")
@@ -150,25 +137,6 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("adam_beta1", 0.0, 1.0),
     ("adam_beta2", 0.0, 1.0),
 )
-
-
-def _check_range(name: str, value: object, low: float, high: float) -> None:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or not low <= value <= high:  # pyright: ignore[reportOperatorIssue]
-        allowed = f"a number in [{low:g}, {high:g}]" if math.isfinite(high) else f"a finite number of at least {low:g}"
-        raise ConfigError(f"{name}={value!r} is not allowed; {name} is {allowed}; the default is {_default(name)}")
-
-
-def _check_count(name: str, value: object, least: int = 1) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigError(
-            f"{name}={value!r} is not allowed; {name} is a whole number of at least {least}; "
-            f"the default is {_default(name)}"
-        )
-
-
-def _default(name: str) -> Any:
-    return next(f.default for f in fields(SpearConfig) if f.name == name)
 
 
 def _parse_boundaries(value: Any) -> str | tuple[int | str, ...]:

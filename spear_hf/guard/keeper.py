@@ -23,7 +23,7 @@ class Keeper:
         self.policy = policy
         self._source = source
         self._distance = Distance(method)
-        self._shadow = Shadow(round(1 / policy.shadow), policy.pool)
+        self._shadow = Shadow(policy.stride, policy.pool)
         self._watch = Watch(policy)
         self._snapshots = Snapshots(policy.snapshot_every)
 

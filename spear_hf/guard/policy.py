@@ -1,12 +1,11 @@
 """GuardPolicy: how far a method may go before it is stopped, in one frozen dataclass; JSON in and out."""
 
-import difflib
-import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from spear_hf.checked import check_count, check_range, from_mapping, json_object, stable_json
 from spear_hf.errors import ConfigError
 
 
@@ -59,9 +58,9 @@ class GuardPolicy:
 
     def __post_init__(self) -> None:
         for name, low, high in _RANGES:
-            _check_range(name, getattr(self, name), low, high)
+            check_range(self, name, low, high)
         for name in ("pool", "memory", "snapshot_every", "wait", "max_wait", "trial"):
-            _check_count(name, getattr(self, name))
+            check_count(self, name)
         for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise ConfigError(f"{name}={getattr(self, name)!r} is not allowed; choose {' or '.join(allowed)}")
@@ -79,29 +78,17 @@ class GuardPolicy:
 
     def to_json(self) -> str:
         """The same policy always gives the same text: sorted keys, two spaces, a final newline."""
-        return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
+        return stable_json(self.to_dict())
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "GuardPolicy":
         """The policy in a dictionary; an unknown key raises ConfigError and names the nearest one."""
-        known = [f.name for f in fields(cls)]
-        for key in data:
-            if key not in known:
-                near = difflib.get_close_matches(str(key), known, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-                raise ConfigError(f"GuardPolicy has no field {key!r}; {hint}")
-        return cls(**data)
+        return from_mapping(cls, data)
 
     @classmethod
     def from_json(cls, text: str) -> "GuardPolicy":
         """The policy in a JSON object, as `to_json` writes it."""
-        try:
-            data = json.loads(text)
-        except (ValueError, RecursionError) as error:  # ValueError also where a number has too many digits
-            raise ConfigError(f"not JSON ({error}); GuardPolicy.to_json() shows the form") from error
-        if not isinstance(data, dict):
-            raise ConfigError(f"a JSON {type(data).__name__} is not a GuardPolicy; an object with its fields is")
-        return cls.from_dict(data)
+        return from_mapping(cls, json_object(cls, text))
 
 
 _RANGES: tuple[tuple[str, float, float], ...] = (
@@ -115,19 +102,3 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
 )
 
 _CHOICES = {"on_domain_change": ("reset", "note"), "bad_pixels": ("repair", "refuse")}
-
-
-def _check_range(name: str, value: object, low: float, high: float) -> None:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or not low <= value <= high:  # pyright: ignore[reportOperatorIssue]
-        allowed = f"a number in [{low:g}, {high:g}]" if math.isfinite(high) else f"a finite number of at least {low:g}"
-        default = next(f.default for f in fields(GuardPolicy) if f.name == name)
-        raise ConfigError(f"{name}={value!r} is not allowed; {name} is {allowed}; the default is {default:g}")
-
-
-def _check_count(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        default = next(f.default for f in fields(GuardPolicy) if f.name == name)
-        raise ConfigError(
-            f"{name}={value!r} is not allowed; {name} is a whole number of at least 1; the default is {default}"
-        )

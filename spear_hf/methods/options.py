@@ -1,9 +1,9 @@
 """Options: what a user may choose for every method that learns."""
 
-import difflib
 import inspect
 from typing import Any
 
+from spear_hf.checked import nearest
 from spear_hf.config import SpearConfig
 from spear_hf.errors import ConfigError
 from spear_hf.methods.rule import RuleOptions
@@ -35,9 +35,7 @@ def given(options: Options) -> Options:
     """
     for name in options:
         if name not in Options.__annotations__:
-            near = difflib.get_close_matches(name, Options.__annotations__, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(Options.__annotations__)}"
-            raise ConfigError(f"no option {name!r}; {hint}")
+            raise ConfigError(f"no option {name!r}; {nearest(name, Options.__annotations__)}")
     chosen: Any = {name: value for name, value in options.items() if value is not None}
     return chosen
 
