@@ -15,8 +15,8 @@ from spear_hf.rsp import RSP
 _FAR = 1e30  # beyond any real logit, and p * log p stays finite where a logit is infinite
 
 
-def _log_probabilities(logits: Tensor) -> Tensor:
-    """log softmax in fp32 (or fp64), outside autocast, finite for any logits but NaN."""
+def log_probabilities(logits: Tensor) -> Tensor:
+    """log softmax, (B, K), in fp32 (or fp64), outside autocast, finite for any logits but NaN."""
     wide = logits if logits.dtype == torch.float64 else logits.float()
     with torch.autocast(logits.device.type, enabled=False):
         return F.log_softmax(wide.clamp(-_FAR, _FAR), dim=-1)
@@ -31,7 +31,7 @@ def normalized_entropy(logits: Tensor) -> Tensor:
     Returns:
         (B,) fp32 in [0, 1]; 1 for a uniform prediction.
     """
-    log_p = _log_probabilities(logits)
+    log_p = log_probabilities(logits)
     return -(log_p.exp() * log_p).sum(-1) / math.log(logits.shape[-1])
 
 
@@ -52,7 +52,7 @@ def batch_means(logits: Tensor, share: Share | None = None) -> tuple[Tensor, Ten
         logits: (B, K), with B = 0 on a process without images.
         share: the global batch that the logits are a slice of; None where they are all of it.
     """
-    predictions = _log_probabilities(logits).exp().sum(0)
+    predictions = log_probabilities(logits).exp().sum(0)
     sums = torch.cat([normalized_entropy(logits).sum(0, keepdim=True), predictions])
     means = sums / len(logits) if share is None else share.sum(sums) / share.total
     return means[0], means[1:]

@@ -11,13 +11,14 @@ from spear_hf.methods.augment import Augmentation
 from spear_hf.methods.dice import Dice
 from spear_hf.methods.learned import Learned
 from spear_hf.methods.learner import Learner
-from spear_hf.methods.objective import Batch, cross_entropy, log_probabilities
+from spear_hf.methods.objective import Batch, cross_entropy
 from spear_hf.methods.options import Options, given
 from spear_hf.methods.part import Part
 from spear_hf.methods.pixels import pixels_of
 from spear_hf.methods.published import nearest
 from spear_hf.methods.rule import Rule
 from spear_hf.methods.teacher import MeanTeacher
+from spear_hf.objective import log_probabilities
 
 CONFIDENCE = {10: 0.92, 100: 0.72, 1000: 0.1}
 SYMMETRIC = {10: 0, 100: 0, 1000: 1}

@@ -9,11 +9,12 @@ from typing_extensions import Unpack
 
 from spear_hf.methods.dice import Dice
 from spear_hf.methods.learner import Learner
-from spear_hf.methods.objective import Batch, entropy, log_probabilities
+from spear_hf.methods.objective import Batch, entropy
 from spear_hf.methods.options import Options, before_last_stage
 from spear_hf.methods.part import Part
 from spear_hf.methods.patches import Destruction
 from spear_hf.methods.rule import scaled_rule
+from spear_hf.objective import log_probabilities
 
 
 @dataclass

@@ -14,12 +14,13 @@ from spear_hf.batch import check_images
 from spear_hf.errors import ConfigError
 from spear_hf.methods.descent import gradients
 from spear_hf.methods.learner import Learner
-from spear_hf.methods.objective import Batch, entropy, log_probabilities
+from spear_hf.methods.objective import Batch, entropy
 from spear_hf.methods.options import Options
 from spear_hf.methods.part import Part
 from spear_hf.methods.published import nearest
 from spear_hf.methods.rule import Rule
 from spear_hf.methods.where import Where
+from spear_hf.objective import log_probabilities
 
 MARGIN = {10: 0.4, 100: 0.1, 1000: 0.05}
 STRENGTH = {10: 1.0, 100: 1.0, 1000: 2000.0}

@@ -63,9 +63,7 @@ class InPlace:
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, K) logits; dropout and the like stay off, whatever `train()` was called."""
-        for module in self.model.modules():
-            if module.training:
-                module.training = False
+        self.model.eval()
         return logits_of(self.model(x))
 
     def undo(self) -> nn.Module:

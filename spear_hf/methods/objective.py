@@ -6,9 +6,9 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from spear_hf.methods.learned import Learned
+from spear_hf.objective import log_probabilities
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,6 @@ class Objective(Protocol):
     def load_state_dict(self, state: dict[str, Any], device: torch.device | None = None) -> None:
         """Go on from there."""
         ...
-
-
-def log_probabilities(logits: Tensor) -> Tensor:
-    """log softmax, (B, K), in fp32 or fp64."""
-    with torch.autocast(logits.device.type, enabled=False):
-        return F.log_softmax(logits if logits.dtype == torch.float64 else logits.float(), dim=-1)
 
 
 def entropy(logits: Tensor) -> Tensor:

@@ -13,11 +13,12 @@ from spear_hf.methods.augment import Augmentation
 from spear_hf.methods.dice import Dice
 from spear_hf.methods.learned import Learned
 from spear_hf.methods.learner import Learner
-from spear_hf.methods.objective import Batch, cross_entropy, entropy, log_probabilities
+from spear_hf.methods.objective import Batch, cross_entropy, entropy
 from spear_hf.methods.options import Options
 from spear_hf.methods.part import Part
 from spear_hf.methods.pixels import pixels_of
 from spear_hf.methods.rule import Rule
+from spear_hf.objective import log_probabilities
 
 
 @dataclass

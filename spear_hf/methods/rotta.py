@@ -16,13 +16,14 @@ from spear_hf.methods.dice import Dice
 from spear_hf.methods.in_place import norm_affine
 from spear_hf.methods.learner import Learner
 from spear_hf.methods.memory import CategoryMemory
-from spear_hf.methods.objective import Batch, cross_entropy, log_probabilities
+from spear_hf.methods.objective import Batch, cross_entropy
 from spear_hf.methods.options import Options, given
 from spear_hf.methods.part import Part
 from spear_hf.methods.pixels import pixels_of
 from spear_hf.methods.robust import RobustStatistics
 from spear_hf.methods.rule import Rule
 from spear_hf.methods.teacher import MeanTeacher
+from spear_hf.objective import log_probabilities
 from spear_hf.record import NON_FINITE_LOGITS
 
 WAITING = "too few images since the last step"
