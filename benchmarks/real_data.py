@@ -14,7 +14,6 @@ on with the next.
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -29,10 +28,8 @@ from torch.nn import functional as F
 from spear_hf import load_base_model, load_processor, load_stream
 from spear_hf.compare import compare
 from spear_hf.comparison_plot import plot_parameters
-from spear_hf.contender import Contender, make_contenders, published_settings
+from spear_hf.contender import AS_PUBLISHED, Contender, chosen_settings, make_contenders
 from spear_hf.data.cached import cached
-
-AS_PUBLISHED = {"method": "spear", "alpha": 0.5, "diversity_batch": 1}  # in place of defaults of our own
 
 
 class Block(nn.Module):
@@ -150,8 +147,9 @@ def main() -> None:
 
 def chosen(args: argparse.Namespace, benchmark: str) -> dict[str, Contender]:
     """The methods that were named, with --settings before --published before defaults."""
-    published = published_settings(benchmark) | {"spear_paper": AS_PUBLISHED} if args.published else {}
-    return make_contenders(args.methods, published | (json.loads(args.settings.read_text()) if args.settings else {}))
+    paper = {"spear_paper": AS_PUBLISHED} if args.published else {}
+    settings = chosen_settings(benchmark if args.published else None, args.settings)
+    return make_contenders(args.methods, paper | settings)
 
 
 def show(found: Any, title: str, output: Path) -> None:
@@ -159,12 +157,10 @@ def show(found: Any, title: str, output: Path) -> None:
     output.mkdir(parents=True, exist_ok=True)
     with (output / "tables.txt").open("w") as file:
         for console in (Console(width=None if sys.stdout.isatty() else 200), Console(file=file, width=200)):
-            console.print(found.errors(title))
-            for size in found.batch_sizes:
-                console.print(found.domains(size, title))
-                console.print(found.costs(size, title))
-            for label, reason in found.refusals().items():
-                console.print(f"{label} did not run: {reason}", highlight=False, markup=False)
+            for table in found.tables(title):
+                console.print(table)
+            for line in found.refusal_lines():
+                console.print(line, highlight=False, markup=False)
     found.to_json(output / "comparison.json")
     plot_parameters(found, output / "parameters.png", title)
     print(f"saved {output}")

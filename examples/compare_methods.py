@@ -13,7 +13,6 @@ methods that need them (EATA). `--settings` is a JSON file of hyper-parameters b
     {"tent": {"learning_rate": 0.00025}, "spear": {"tau": 0.1}, "SPeaR, alpha 1": {"method": "spear", "alpha": 1.0}}
 """
 
-import json
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +25,7 @@ from transformers import HfArgumentParser
 from spear_hf import SpearError, load_base_model, load_processor, load_stream
 from spear_hf.compare import compare
 from spear_hf.comparison_plot import plot_parameters
-from spear_hf.contender import make_contenders, published_settings
+from spear_hf.contender import chosen_settings, make_contenders
 from spear_hf.data.cached import cached
 from spear_hf.data.processor import load_class_names
 from spear_hf.launch import start_accelerator
@@ -71,8 +70,7 @@ class RunArguments:
 
 def main() -> None:
     (run,) = HfArgumentParser(RunArguments, description=__doc__).parse_args_into_dataclasses()  # pyright: ignore[reportArgumentType]
-    settings = published_settings(run.published) if run.published else {}
-    settings |= json.loads(Path(run.settings).read_text()) if run.settings else {}
+    settings = chosen_settings(run.published, Path(run.settings) if run.settings else None)
     contenders = make_contenders(run.methods, settings)
     accelerator = start_accelerator(cpu=run.cpu)
     base = load_base_model(run.model, revision=run.revision, checkpoint=run.checkpoint).to(accelerator.device)
@@ -114,12 +112,10 @@ def main() -> None:
 
 def show(console: Console, comparison: Any, name: str, output: Path) -> None:
     """Print the tables, and write comparison.json and figure.png."""
-    console.print(comparison.errors(name))
-    for batch_size in comparison.batch_sizes:
-        console.print(comparison.domains(batch_size, name))
-        console.print(comparison.costs(batch_size, name))
-    for label, reason in comparison.refusals().items():
-        console.print(f"{label} did not run: {reason}", highlight=False, markup=False)
+    for table in comparison.tables(name):
+        console.print(table)
+    for line in comparison.refusal_lines():
+        console.print(line, highlight=False, markup=False)
     saved = [comparison.to_json(output / "comparison.json"), plot_parameters(comparison, output / "figure.png", name)]
     console.print("saved " + ", ".join(map(str, saved)), highlight=False)
 

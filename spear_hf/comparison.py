@@ -136,9 +136,19 @@ class Comparison:
             )
         return table
 
+    def tables(self, title: str | None = None) -> list[Table]:
+        """All there is to see: errors over the batch sizes, then domains and costs at each of them."""
+        return [self.errors(title)] + [
+            of(size, title) for size in self.batch_sizes for of in (self.domains, self.costs)
+        ]
+
     def refusals(self) -> dict[str, str]:
         """label -> why it did not run, once for each reason."""
         return {cell.label: cell.refusal for cell in self.cells if cell.refusal is not None}
+
+    def refusal_lines(self) -> list[str]:
+        """The refusals, for people."""
+        return [f"{label} did not run: {reason}" for label, reason in self.refusals().items()]
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,6 +19,8 @@ from spear_hf.methods.published import BENCHMARKS
 from spear_hf.model import get_spear_model
 
 SPEAR = "spear"
+AS_PUBLISHED = {"method": SPEAR, "alpha": 0.5, "diversity_batch": 1}
+"""SPeaR with the paper's values where it names any, in place of defaults of our own."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,23 @@ def published_settings(benchmark: str) -> dict[str, dict[str, Any]]:
         with suppress(ConfigError):
             found[method] = published(method, benchmark)
     return found
+
+
+def chosen_settings(benchmark: str | None, path: Path | None) -> dict[str, dict[str, Any]]:
+    """label -> hyper-parameters: those of a JSON file before those published for a benchmark; either may be None.
+
+    Raises:
+        ConfigError: an unknown benchmark, or a file without an object of objects.
+    """
+    found = {} if benchmark is None else published_settings(benchmark)
+    if path is None:
+        return found
+    try:
+        return found | json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f'{path} holds no hyper-parameters by method ({error}); give {{"spear": {{"tau": 0.1}}}}'
+        ) from error
 
 
 def _named(make: Any, resources: Mapping[str, Any] | None) -> dict[str, Any]:

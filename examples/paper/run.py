@@ -15,11 +15,10 @@ from spear_hf import METHODS, SpearError
 from spear_hf.adapt import TTAMethod
 from spear_hf.compare import compare
 from spear_hf.comparison import Comparison
-from spear_hf.contender import Contender, make_contenders, published_settings
+from spear_hf.contender import AS_PUBLISHED, Contender, chosen_settings, make_contenders
 
 PAPER = json.loads((Path(__file__).parent / "numbers.json").read_text())
 OURS = ("spear", "spear_paper")
-AS_PUBLISHED = {"method": "spear", "alpha": 0.5, "diversity_batch": 1}
 SOURCE_IMAGES = 2000  # for methods that need some, as EATA was published
 CONSOLE = Console(highlight=False, width=None if sys.stdout.isatty() else 200)  # a file has no width of its own
 
@@ -38,8 +37,8 @@ class Run:
 
     def __init__(self, key: str, setup: Setup, options: argparse.Namespace) -> None:
         self.key, self.setup, self.options = key, setup, options
-        given = json.loads(options.settings.read_text()) if options.settings else {}
-        self.settings = published_settings(BENCHMARKS[key]) | {"spear_paper": AS_PUBLISHED, "spear": {}} | given
+        ours: dict[str, dict[str, Any]] = {"spear_paper": AS_PUBLISHED, "spear": {}}
+        self.settings = ours | chosen_settings(BENCHMARKS[key], options.settings)
         self.opened = open_setup(
             setup, limit=options.limit or None, seed=options.seed, cache=options.cache, device=options.device
         )
@@ -87,8 +86,8 @@ class Run:
             provenance={"model": self.setup.model, "images": self.setup.images},
         )
         found.to_json(self.folder / "comparison.json")
-        for label, reason in found.refusals().items():
-            CONSOLE.print(f"{label} did not run: {reason}", markup=False)
+        for line in found.refusal_lines():
+            CONSOLE.print(line, markup=False)
         return found
 
     def _resources(self, contenders: Mapping[str, Contender]) -> dict[str, Any]:
@@ -151,8 +150,3 @@ def cell(ours: float, theirs: float | None = None) -> str:
 def paper_label(label: str) -> str:
     """What the paper calls this method."""
     return "spear" if label in OURS else label
-
-
-def mean(values: list[float]) -> float:
-    """NaN for none."""
-    return sum(values) / len(values) if values else float("nan")

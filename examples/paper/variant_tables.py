@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from paper.probes import CleanProbe, clean_error
-from paper.run import CONSOLE, PAPER, Run, cell, make_table, mean
+from paper.run import CONSOLE, PAPER, Run, cell, make_table
 from spear_hf.comparison import Comparison
 from spear_hf.contender import Contender
+from spear_hf.metrics import mean
 
 WEIGHTS = {"entropy": "lambda_ent", "diversity": "lambda_div", "anchor": "lambda_anchor"}
 NO_NUMBERS = "the paper shows this in a figure without numbers"

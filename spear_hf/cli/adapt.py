@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spear_hf.cli.app import AsJson
+from spear_hf.cli.app import AsJson, Labelled, ModelName
 from spear_hf.cli.images import Images, Weights
 from spear_hf.cli.options import expanded
 from spear_hf.cli.output import print_json, print_table
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 @expanded
 def adapt(
-    model: Annotated[str, typer.Argument(help="A model folder, a Hub id or a timm name.")],
-    dataset: Annotated[str, typer.Argument(help="A parquet file, a folder, or a Hub dataset, with labels.")],
+    model: ModelName,
+    dataset: Labelled,
     weights: Weights,
     running: Running,
     images: Images,

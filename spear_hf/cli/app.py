@@ -14,6 +14,8 @@ from spear_hf.errors import SpearError
 
 REFUSED, FAILED, INTERRUPTED = 2, 1, 130
 
+ModelName = Annotated[str, typer.Argument(help="A model folder, a Hub id or a timm name.")]
+Labelled = Annotated[str, typer.Argument(help="A parquet file, a folder, or a Hub dataset, with labels.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 

@@ -4,12 +4,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from spear_hf.cli.app import AsJson
+from spear_hf.cli.app import AsJson, ModelName
 from spear_hf.cli.output import print_json, print_table
 
 
 def boundaries(
-    model: Annotated[str, typer.Argument(help="A model folder, a Hub id or a timm name.")],
+    model: ModelName,
     num_groups: Annotated[
         int | None, typer.Option(help="Groups of transformer blocks: 2, 3, 4, 6, 12; default 4.")
     ] = None,

@@ -1,6 +1,5 @@
 """spear-hf compare: several methods at several batch sizes on one stream."""
 
-import json
 import shutil
 import sys
 from dataclasses import replace
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spear_hf.cli.app import INTERRUPTED, AsJson
+from spear_hf.cli.app import INTERRUPTED, AsJson, Labelled, ModelName
 from spear_hf.cli.images import Images, Weights
 from spear_hf.cli.options import expanded
 from spear_hf.cli.output import print_json, print_table
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
 
 @expanded
 def compare(
-    model: Annotated[str, typer.Argument(help="A model folder, a Hub id or a timm name.")],
-    dataset: Annotated[str, typer.Argument(help="A parquet file, a folder, or a Hub dataset, with labels.")],
+    model: ModelName,
+    dataset: Labelled,
     weights: Weights,
     images: Images,
     methods: Annotated[
@@ -75,8 +74,8 @@ def compare(
         return
     for table in (comparison.errors(title), *(comparison.costs(size, title) for size in comparison.batch_sizes)):
         print_table(table)
-    for label, reason in comparison.refusals().items():
-        print(f"{label} did not run: {reason}")
+    for line in comparison.refusal_lines():
+        print(line)
     print("saved " + ", ".join(map(str, saved)))
 
 
@@ -106,18 +105,9 @@ def _compared(
 
 def _contenders(methods: str, settings: Path | None, published: str | None) -> "dict[str, Contender]":
     """The methods by label, with the hyper-parameters of the file before the published ones before the defaults."""
-    from spear_hf.contender import make_contenders, published_settings
-    from spear_hf.errors import ConfigError
+    from spear_hf.contender import chosen_settings, make_contenders
 
-    known = published_settings(published) if published is not None else {}
-    if settings is not None:
-        try:
-            known |= json.loads(settings.read_text(encoding="utf-8"))
-        except (OSError, ValueError, TypeError) as error:
-            raise ConfigError(
-                f'{settings} holds no hyper-parameters by method ({error}); give {{"spear": {{"tau": 0.1}}}}'
-            ) from error
-    return make_contenders(methods, known)
+    return make_contenders(methods, chosen_settings(published, settings))
 
 
 def _sizes(text: str) -> list[int]:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from spear_hf.cli.adapt import facts_of, show
-from spear_hf.cli.app import AsJson
+from spear_hf.cli.app import AsJson, Labelled, ModelName
 from spear_hf.cli.images import AsTheyAre, Weights
 from spear_hf.cli.options import expanded
 from spear_hf.cli.running import Evaluating
@@ -15,8 +15,8 @@ from spear_hf.cli.running import Evaluating
 
 @expanded
 def evaluate(
-    model: Annotated[str, typer.Argument(help="A model folder, a Hub id or a timm name.")],
-    dataset: Annotated[str, typer.Argument(help="A parquet file, a folder, or a Hub dataset, with labels.")],
+    model: ModelName,
+    dataset: Labelled,
     weights: Weights,
     running: Evaluating,
     images: AsTheyAre,
