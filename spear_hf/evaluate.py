@@ -129,16 +129,16 @@ def _answer(
             "this stream has no labels, so no error can be counted; call method.step(pixel_values) yourself"
         )
     x: Tensor = batch["pixel_values"] if device is None else batch["pixel_values"].to(device)
-    sums, histograms, refusal = [], [], None
+    sums, answer, refusal = [], x, None
     for name in meter.methods:
         answer, cost = meter.step(name, x)
         tally.charge(name, cost)
         try:
             sums.append(sums_over(answer, labels, classes))
-            histograms = [class_counts(found, answer.shape[1]) for found in (answers_of(answer, classes), labels)]
         except DataError as error:
             refusal = error
     total = processes.share(len(labels), refusal).total  # raises the refusal of any process on all of them
+    histograms = [class_counts(found, answer.shape[1]) for found in (answers_of(answer, classes), labels)]
     everywhere = processes.sum(torch.cat([*sums, *histograms]).to(x.device)).cpu()
     counted = everywhere[: NUM_SUMS * len(sums)].view(len(sums), NUM_SUMS).tolist()
     answers, truth = everywhere[NUM_SUMS * len(sums) :].chunk(2)

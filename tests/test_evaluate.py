@@ -13,7 +13,7 @@ from spear_hf.errors import CheckpointError, DataError
 from spear_hf.evaluate import evaluate
 from spear_hf.methods import BnAdapt, Source
 from spear_hf.tally import Tally
-from tests.tiny_stream import TinyStream, images_and_labels
+from tests.tiny_stream import Killed, KilledStream, TinyStream, images_and_labels
 
 
 def methods(net: nn.Module, **changes: Any) -> dict[str, TTAMethod]:
@@ -23,19 +23,6 @@ def methods(net: nn.Module, **changes: Any) -> dict[str, TTAMethod]:
         "alpha only": BnAdapt(copy.deepcopy(net)),
         "SPeaR": Spear(get_spear_model(copy.deepcopy(net), config)),
     }
-
-
-class Killed(Exception):
-    pass
-
-
-class KilledStream(TinyStream):
-    """Dies as it is asked for batch 4."""
-
-    def batch(self, number: int) -> dict[str, Any]:
-        if number == 4:
-            raise Killed
-        return super().batch(number)
 
 
 def test_every_image_of_every_domain_is_counted_once(net: nn.Module) -> None:

@@ -1,7 +1,6 @@
 import copy
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,22 +13,9 @@ from spear_hf.evaluate import evaluate
 from spear_hf.methods import Source
 from spear_hf.run import read_run, read_steps
 from spear_hf.run_folder import RunFolder, by_boundary
-from tests.tiny_stream import TinyStream, images_and_labels
+from tests.tiny_stream import Killed, KilledStream, TinyStream, images_and_labels
 
 CONFIG = SpearConfig(tau=0.0, boundaries=(0, 2))
-
-
-class Killed(Exception):
-    pass
-
-
-class KilledStream(TinyStream):
-    """Dies as it is asked for batch 4, in the second domain."""
-
-    def batch(self, number: int) -> dict[str, Any]:
-        if number == 4:
-            raise Killed
-        return super().batch(number)
 
 
 def run(net: nn.Module, folder: Path, stream: TinyStream, *, checkpoint: bool = False, every: int = 50) -> SpearModel:

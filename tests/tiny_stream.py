@@ -51,6 +51,19 @@ class TinyStream:
         self.next = state["next"]
 
 
+class Killed(Exception):
+    pass
+
+
+class KilledStream(TinyStream):
+    """Dies as it is asked for batch 4, in the second domain."""
+
+    def batch(self, number: int) -> dict[str, Any]:
+        if number == 4:
+            raise Killed
+        return super().batch(number)
+
+
 def images_and_labels(seed: int, size: int) -> tuple[Tensor, Tensor]:
     """(size, 3, 32, 32) away from what the running statistics of a TinyNet saw, and labels of its ten classes."""
     generator = torch.Generator().manual_seed(seed)
