@@ -65,31 +65,34 @@ class ResNet20(nn.Module):
         return self.linear(x.mean((2, 3)))
 
 
-def reported(parquet: Path) -> Dataset:
-    """All but the last 2,000 images, on which settings are chosen: no reported stream shows them."""
-    images = Dataset.from_parquet(str(parquet))
-    return images.select(range(images.num_rows - 2000))
+def cifar10(folder: Path, part: str) -> Dataset:
+    """The test images: the last 2,000, on which settings are chosen, or the others, on which results are reported."""
+    images = Dataset.from_parquet(str(folder / "cifar10" / "test.parquet"))
+    first = images.num_rows - 2000
+    return images.select(range(first, images.num_rows) if part == "held_out" else range(first))
 
 
-def cifar(folder: Path) -> tuple[nn.Module, Any, Any]:
+def cifar(folder: Path, part: str) -> tuple[nn.Module, Any, Any]:
     """ResNet-20, the ImageNet normalisation that it was trained with, and CIFAR-10's test images."""
     model = ResNet20()
     model.load_state_dict(load_file(folder / "weights" / "cifar_resnet20_akamaster.safetensors"))
     processor = load_processor(model, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), size=32)
-    return model.eval(), processor, reported(folder / "cifar10" / "test.parquet")
+    return model.eval(), processor, cifar10(folder, part)
 
 
-def cifar26(folder: Path) -> tuple[nn.Module, Any, Any]:
+def cifar26(folder: Path, part: str) -> tuple[nn.Module, Any, Any]:
     """The paper's ResNet-26, trained on CIFAR-10, with its test images."""
     model = load_base_model("cifar_resnet26", checkpoint=folder / "weights" / "cifar_resnet26.safetensors")
-    return model, load_processor(model), reported(folder / "cifar10" / "test.parquet")
+    return model, load_processor(model), cifar10(folder, part)
 
 
-def imagenet(folder: Path) -> tuple[nn.Module, Any, Any]:
+def imagenet(folder: Path, part: str) -> tuple[nn.Module, Any, Any]:
     """EfficientNet-Lite0 with its own preprocessing, and a photograph for each of ImageNet's classes."""
     model = load_base_model(
         "tf_efficientnet_lite0", checkpoint=folder / "weights" / "tf_efficientnet_lite0.safetensors"
     )
+    if part == "held_out":
+        raise SystemExit("the ImageNet sample has no held-out part: its settings are CIFAR's or the defaults")
     return model, load_processor(model), str(folder / "imagenet_sample" / "train_1000.parquet")
 
 
@@ -107,6 +110,9 @@ def main() -> None:
     parser.add_argument("--methods", default="source,bn_adapt,spear", help='names with commas, or "all"')
     parser.add_argument("--settings", type=Path, help="a JSON file of hyper-parameters by label")
     parser.add_argument("--published", action="store_true", help="rivals as published, and SPeaR as spear_paper too")
+    parser.add_argument(
+        "--part", choices=["reported", "held_out"], default="reported", help="held_out: to choose settings"
+    )
     parser.add_argument("--protocol", choices=["single", "continual"], default="single")
     parser.add_argument("--limit", type=int, default=None, help="images of each corruption; all by default")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[16, 256])
@@ -118,7 +124,7 @@ def main() -> None:
     args = parser.parse_args()
 
     load, benchmark, (source, count) = WHICH[args.which]
-    base, processor, images = load(args.data)
+    base, processor, images = load(args.data, args.part)
     contenders = chosen(args, benchmark)
     shared: dict[str, Any] = {"processor": processor, "seed": args.seed}
     preset = "imagenet" if args.which == "imagenet" else "cifar"
@@ -131,7 +137,10 @@ def main() -> None:
     if any(contender.needs_source for contender in contenders.values()):
         clean = load_stream(str(args.data / source), corruptions="clean", limit=count, **shared)
         resources["source_images"] = torch.cat([batch["pixel_values"] for batch in clean])
-    output = args.output or Path("runs/real_data") / f"{args.which}-{args.protocol}-{args.limit or 'all'}-{args.seed}"
+    output = (
+        args.output
+        or Path("runs/real_data") / f"{args.which}-{args.part}-{args.protocol}-{args.limit or 'all'}-{args.seed}"
+    )
     found = compare(
         base.to(args.device),
         stream,

@@ -1,10 +1,14 @@
 """The lean forward: the same bits, the same gradients, and less kept for them; over every backbone family."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import timm
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.nn import functional as F
 
 from spear_hf import SpearConfig, SpearModel, get_spear_model
 from spear_hf.adapt import logits_of
@@ -61,6 +65,77 @@ def test_a_stem_rsp_of_a_resnet_keeps_a_fraction() -> None:
     plain = saved_bytes(model, x)
     with LeanForward():
         assert saved_bytes(model, x) < 0.3 * plain
+
+
+def test_a_stem_rsp_of_a_vision_transformer_keeps_three_quarters() -> None:
+    torch.manual_seed(0)
+    base = timm.create_model("vit_tiny_patch16_224", num_classes=10, img_size=64).eval()
+    model, x = get_spear_model(base, SpearConfig(boundaries=(0,))), torch.randn(4, 3, 64, 64)
+    plain = saved_bytes(model, x)
+    with LeanForward():
+        assert saved_bytes(model, x) < 0.8 * plain
+
+
+@pytest.mark.parametrize("function", [F.gelu, lambda x: F.gelu(x, approximate="tanh"), F.silu])
+@pytest.mark.parametrize("count", [1, 2, 7, 2**18, 2**18 + 1, 2**19 + 3])
+def test_a_smooth_activation_keeps_20_bits_of_its_derivative(function: Callable[[Tensor], Tensor], count: int) -> None:
+    torch.manual_seed(0)
+    x = (4 * torch.randn(count)).requires_grad_()
+    dy = torch.randn(count)
+    y = function(x)
+    (dx,) = torch.autograd.grad(y, x, dy)
+    with LeanForward():
+        lean = function(x)
+    assert torch.equal(lean, y)
+    assert sum(t.nbytes for t in lean.grad_fn.saved_tensors) <= 2.5 * count + 1
+    (lean_dx,) = torch.autograd.grad(lean, x, dy)
+    assert bool(((lean_dx - dx).abs() <= 1e-6 * dy.abs() + 1e-7).all())
+
+
+def test_a_smooth_activation_of_what_is_not_contiguous_is_left_alone() -> None:
+    x = torch.randn(3, 5, requires_grad=True)
+    with LeanForward():
+        y = F.gelu(x.mT)
+    assert torch.equal(y, F.gelu(x.mT))
+    y.sum().backward()
+
+
+def attended(qkv: Tensor, **options: Any) -> Tensor:
+    q, k, v = qkv.reshape(*qkv.shape[:2], 3, 4, -1).permute(2, 0, 3, 1, 4).unbind(0)
+    return F.scaled_dot_product_attention(q, k, v, **options)
+
+
+@pytest.mark.parametrize("at_once", [1, 2**18])
+@pytest.mark.parametrize("scale", [None, 0.3])
+def test_attention_keeps_no_output(scale: float | None, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spear_hf.lean.attention._AT_ONCE", at_once)
+    torch.manual_seed(0)
+    qkv = torch.randn(5, 17, 96, dtype=torch.float64, requires_grad=True)
+    y = attended(qkv, scale=scale)
+    with LeanForward():
+        lean = attended(qkv, scale=scale)
+    assert torch.equal(lean, y)
+    assert len(lean.grad_fn.saved_tensors) == 3
+    dy = torch.randn_like(y)
+    torch.testing.assert_close(torch.autograd.grad(lean, qkv, dy), torch.autograd.grad(y, qkv, dy))
+
+
+def test_attention_between_sequences_of_different_lengths() -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 3, n, 8, dtype=torch.float64, requires_grad=True) for n in (5, 7, 7))
+    y = F.scaled_dot_product_attention(q, k, v)
+    with LeanForward():
+        lean = F.scaled_dot_product_attention(q, k, v)
+    torch.testing.assert_close(torch.autograd.grad(lean.sum(), (q, k, v)), torch.autograd.grad(y.sum(), (q, k, v)))
+
+
+@pytest.mark.parametrize("options", [{"is_causal": True}, {"attn_mask": torch.zeros(17, 17, dtype=torch.float64)}])
+def test_masked_attention_is_left_alone(options: dict[str, Any]) -> None:
+    qkv = torch.randn(2, 17, 96, dtype=torch.float64, requires_grad=True)
+    with LeanForward():
+        y = attended(qkv, **options)
+    assert "DotProduct" in y.grad_fn.name()
+    torch.testing.assert_close(y, attended(qkv, **options))
 
 
 def test_the_users_modules_are_not_touched(net: nn.Module, images: Tensor) -> None:

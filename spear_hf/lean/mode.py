@@ -6,10 +6,12 @@ from typing import Any
 from torch.overrides import TorchFunctionMode
 
 from spear_hf.lean.activation import ACTIVATIONS
+from spear_hf.lean.attention import ATTENTIONS
 from spear_hf.lean.convolution import CONVOLUTIONS
 from spear_hf.lean.normalization import NORMALIZATIONS
+from spear_hf.lean.smooth import SMOOTH
 
-TABLE: dict[Any, Callable[..., Any]] = {**CONVOLUTIONS, **NORMALIZATIONS, **ACTIVATIONS}
+TABLE: dict[Any, Callable[..., Any]] = {**CONVOLUTIONS, **NORMALIZATIONS, **ACTIVATIONS, **SMOOTH, **ATTENTIONS}
 """torch function -> its lean form, which returns NotImplemented where it has none for these arguments."""
 
 
