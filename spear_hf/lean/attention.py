@@ -31,20 +31,21 @@ class _Attention(torch.autograd.Function):
         q, k, v = ctx.saved_tensors
         images = max(1, _AT_ONCE * len(q) // (q.numel() // q.shape[-1] * k.shape[-2]))
         gradients = [torch.empty_like(x) for x in (q, k, v)]
-        for part in zip(*(x.split(images) for x in (q, k, v, dy, *gradients)), strict=True):
-            _write_gradients(*part, ctx.scale)
+        parts = zip(*(x.split(images) for x in (q, k, v, dy, *gradients)), strict=True)
+        for *inputs, dq, dk, dv in parts:
+            _write_gradients((dq, dk, dv), *inputs, scale=ctx.scale)
         return *gradients, None
 
 
 def _write_gradients(
-    q: Tensor, k: Tensor, v: Tensor, dy: Tensor, dq: Tensor, dk: Tensor, dv: Tensor, scale: float
+    out: tuple[Tensor, Tensor, Tensor], q: Tensor, k: Tensor, v: Tensor, dy: Tensor, scale: float
 ) -> None:
     q = q * scale
     p = torch.softmax(q @ k.mT, -1)
     ds = torch.ops.aten._softmax_backward_data(dy @ v.mT, p, -1, p.dtype)
-    torch.matmul(ds, k * scale, out=dq)
-    torch.matmul(ds.mT, q, out=dk)
-    torch.matmul(p.mT, dy, out=dv)
+    torch.matmul(ds, k * scale, out=out[0])
+    torch.matmul(ds.mT, q, out=out[1])
+    torch.matmul(p.mT, dy, out=out[2])
 
 
 def _attention(
