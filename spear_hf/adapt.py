@@ -4,6 +4,7 @@
 """
 
 import copy
+import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, runtime_checkable
@@ -21,6 +22,7 @@ from spear_hf.model import SpearModel
 from spear_hf.objective import Losses, should_adapt, spear_loss
 from spear_hf.record import BUDGET, CONFIDENT, NON_FINITE_GRADIENT, NON_FINITE_LOGITS, StepRecord, loss_fields
 from spear_hf.rsp import RSP
+from spear_hf.seen_classes import SeenClasses
 from spear_hf.update import update
 
 __all__ = ["Spear", "StepRecord", "TTAMethod"]
@@ -108,6 +110,7 @@ class Spear:
             lr=self.config.learning_rate,
             betas=(self.config.adam_beta1, self.config.adam_beta2),
         )
+        self.seen = SeenClasses(self.config.diversity_memory) if self.config.diversity_memory else None
         self._start = self.model.snapshot(self.adapter_name)
         self.num_steps = 0
         self.last: StepRecord | None = None
@@ -136,7 +139,7 @@ class Spear:
                 answer = logits.detach()
                 first, skipped = self._learn(x, share, logits)
                 if skipped != NON_FINITE_LOGITS:
-                    self.model.stream_statistics.commit()
+                    self._remember(first, share)
         gamma, beta = deviations(self.model.snapshot(self.adapter_name))
         self.last = StepRecord(
             step=self.num_steps,
@@ -151,6 +154,12 @@ class Spear:
         )
         self.num_steps += 1
         return answer
+
+    def _remember(self, losses: Losses, share: Share) -> None:
+        """What later batches are to know of this one, where the configuration asks for any of it."""
+        self.model.stream_statistics.commit()
+        if self.seen is not None:
+            self.seen.add(losses.mean_prediction, share.total)
 
     def _sharing(self, share: Share) -> AbstractContextManager[None]:
         return self.model.sharing(share if self.sync_batch_stats else None)
@@ -182,7 +191,7 @@ class Spear:
     def _learn(self, x: Tensor, share: Share, logits: Tensor) -> tuple[Losses, str | None]:
         """The `steps` updates of one batch: the losses before the first, and why one was not made."""
         rsps = self.model.rsps(self.adapter_name)
-        losses = spear_loss(logits, rsps, self.config, share)
+        losses = spear_loss(logits, rsps, self.config, share, self.seen)
         first = Losses(*(value.detach() for value in losses))
         if not bool(torch.isfinite(first.mean_entropy)):
             return first, NON_FINITE_LOGITS
@@ -190,6 +199,7 @@ class Spear:
             return first, CONFIDENT
         if self._is_off_budget():
             return first, BUDGET
+        self.optimizer.param_groups[0]["lr"] = self._rate(share.total)
         for k in range(self.config.steps):
             if k > 0 or not logits.requires_grad:
                 losses = self._losses_again(x, share, rsps)
@@ -197,14 +207,19 @@ class Spear:
                 return first, NON_FINITE_GRADIENT
         return first, None
 
+    def _rate(self, batch_size: int) -> float:
+        """Adam's learning rate for a batch of this size; by the square root, as its noise goes."""
+        meant = self.config.learning_rate_batch
+        return self.config.learning_rate * (math.sqrt(batch_size / meant) if meant else 1.0)
+
     def _losses_again(self, x: Tensor, share: Share, rsps: dict[int, list[RSP]]) -> Losses:
         """Of a further forward, with a graph: of the whole batch, or of every learn_stride-th image of it."""
         if self.config.learn_stride == 1:
-            return spear_loss(self._logits(x, share), rsps, self.config, share)
+            return spear_loss(self._logits(x, share), rsps, self.config, share, self.seen)
         part, chosen = share.every(self.config.learn_stride)
         x = x[chosen] if part.local else x[:1]
         with self._sharing(part), self.model.kept_statistics.during("replay"):
-            return spear_loss(self._logits(x, part), rsps, self.config, part)
+            return spear_loss(self._logits(x, part), rsps, self.config, part, self.seen)
 
     def _check_active(self) -> None:
         if self.adapter_name not in self.model.active_adapters or self.model.is_disabled:
@@ -222,6 +237,8 @@ class Spear:
         self.model.restore(self._start, self.adapter_name)
         self.optimizer.state.clear()
         self.model.stream_statistics.clear()
+        if self.seen is not None:
+            self.seen.clear()
         self.num_steps = 0
         self.last = None
 
@@ -237,6 +254,7 @@ class Spear:
             "start": {key: value.clone() for key, value in self._start.items()},
             "optimizer": copy.deepcopy(self.optimizer.state_dict()),
             "statistics": self.model.stream_statistics.state_dict(),
+            "seen": None if self.seen is None else self.seen.state_dict(),
             "num_steps": self.num_steps,
         }
 
@@ -259,6 +277,8 @@ class Spear:
         self._start = {key: value.clone() for key, value in state["start"].items()}
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.model.stream_statistics.load_state_dict(state["statistics"])
+        if self.seen is not None:
+            self.seen.load_state_dict(state["seen"])
         self.num_steps = state["num_steps"]
         self.last = None
 

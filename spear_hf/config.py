@@ -66,12 +66,26 @@ class SpearConfig:
             "cannot be of all classes (ours; 1 is the paper's)."
         ),
     )
+    diversity_memory: int = field(
+        default=0,
+        metadata=_about(
+            "How many images of the stream the mean prediction of Eq. 8 remembers, so that the stream's classes are "
+            "balanced and not each batch's; 0, the paper's, takes each batch alone (ours)."
+        ),
+    )
     lambda_anchor: float = field(default=0.1, metadata=_about("Weight of the anchor to the identity, Eq. 9."))
     anchor_growth: float = field(
         default=2.0,
         metadata=_about("lambda_d = anchor_growth ** d in Eq. 9: deeper RSPs are held closer to the identity."),
     )
     learning_rate: float = field(default=0.03, metadata=_about("Adam's learning rate."))
+    learning_rate_batch: int = field(
+        default=0,
+        metadata=_about(
+            "Batch size that learning_rate is meant for: a batch of B gets sqrt(B / learning_rate_batch) of it; 0, the "
+            "paper's, gives all batch sizes the same (ours)."
+        ),
+    )
     steps: int = field(
         default=1, metadata=_about("Adaptation steps for each batch; the first reuses the answer's forward.")
     )
@@ -98,7 +112,8 @@ class SpearConfig:
         check_count(self, "steps")
         for name in ("diversity_batch", "learn_every", "learn_stride"):
             check_count(self, name)
-        check_count(self, "statistics_memory", least=0)
+        for name in ("statistics_memory", "diversity_memory", "learning_rate_batch"):
+            check_count(self, name, least=0)
         if self.num_groups is not None:
             check_count(self, "num_groups")
         if self.stem not in STEMS:

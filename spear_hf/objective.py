@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from spear_hf.collective import Share
 from spear_hf.config import SpearConfig
 from spear_hf.rsp import RSP
+from spear_hf.seen_classes import SeenClasses
 
 _FAR = 1e30  # beyond any real logit, and p * log p stays finite where a logit is infinite
 
@@ -96,9 +97,10 @@ def anchor_loss(rsps: Mapping[int, list[RSP]], growth: float) -> Tensor:
 
 
 class Losses(NamedTuple):
-    """The three terms of Eq. 11, unweighted, their weighted sum, and the mean entropy they were computed from."""
+    """The three terms of Eq. 11, unweighted, their weighted sum, and the batch's means they were computed from."""
 
     mean_entropy: Tensor
+    mean_prediction: Tensor
     entropy: Tensor
     diversity: Tensor
     anchor: Tensor
@@ -106,15 +108,40 @@ class Losses(NamedTuple):
 
 
 def spear_loss(
-    logits: Tensor, rsps: Mapping[int, list[RSP]], config: SpearConfig, share: Share | None = None
+    logits: Tensor,
+    rsps: Mapping[int, list[RSP]],
+    config: SpearConfig,
+    share: Share | None = None,
+    seen: SeenClasses | None = None,
 ) -> Losses:
-    """lambda_ent L_ent + lambda_div L_div + lambda_anchor L_anchor (Eq. 11), with its parts; of the global batch."""
+    """lambda_ent L_ent + lambda_div L_div + lambda_anchor L_anchor (Eq. 11), with its parts; of the global batch.
+
+    Args:
+        logits: (B, K).
+        rsps: as for `anchor_loss`.
+        config: tau and the weights.
+        share: as for `batch_means`.
+        seen: what the mean prediction remembers of the stream; None takes the batch alone.
+    """
+    batch_size = len(logits) if share is None else share.total
     mean_entropy, mean_prediction = batch_means(logits, share)
     entropy = entropy_loss(mean_entropy, config.tau)
-    diversity = _divergence_from_uniform(mean_prediction)
+    if seen is None:
+        diversity = _divergence_from_uniform(mean_prediction)
+    else:
+        diversity = _stream_divergence(mean_prediction, seen.joined(mean_prediction.detach(), batch_size))
     anchor = anchor_loss(rsps, config.anchor_growth).to(logits.device)
-    lambda_div = config.lambda_div * diversity_share(
-        len(logits) if share is None else share.total, config.diversity_batch
-    )
+    lambda_div = config.lambda_div * diversity_share(batch_size, config.diversity_batch)
     total = config.lambda_ent * entropy + lambda_div * diversity + config.lambda_anchor * anchor
-    return Losses(mean_entropy, entropy, diversity, anchor, total)
+    return Losses(mean_entropy, mean_prediction, entropy, diversity, anchor, total)
+
+
+def _stream_divergence(p: Tensor, stream: Tensor) -> Tensor:
+    """KL(stream || U) of what batch and memory predict together, with the gradient that the batch's p alone has there.
+
+    The derivative of KL(q || U) is log q_k + 1. Taken at the stream's q it pushes p from the classes that the stream
+    has had too often; where nothing is remembered it is that of Eq. 8. Left as it is, the batch's small share in q
+    would make it small too.
+    """
+    push = (p * stream.clamp_min(1e-38).log()).sum()
+    return _divergence_from_uniform(stream) + push - push.detach()

@@ -1,6 +1,7 @@
 """What test_processes.py runs under torchrun, and alone to compare with: python tests/processes.py MODE FOLDER."""
 
 import copy
+import dataclasses
 import os
 import signal
 import sys
@@ -21,6 +22,7 @@ from tests.tiny_stream import TinyStream, images_and_labels
 SIZES = (32, 5, 1, 1, 32)
 # shut for the first two of these batches, then open
 CONFIG = SpearConfig(tau=0.817, alpha=0.5, learning_rate=0.01, diversity_batch=1, boundaries="all", steps=2)
+REMEMBERING = dataclasses.replace(CONFIG, statistics_memory=16, diversity_memory=24, learning_rate_batch=16)
 
 
 def base() -> nn.Module:
@@ -33,9 +35,16 @@ def base() -> nn.Module:
     return net.eval()
 
 
-def learn(accelerator: Any, dtype: torch.dtype, sgd: bool, wrap: bool = False, **options: Any) -> dict[str, Any]:
+def learn(
+    accelerator: Any,
+    dtype: torch.dtype,
+    sgd: bool,
+    wrap: bool = False,
+    config: SpearConfig = CONFIG,
+    **options: Any,
+) -> dict[str, Any]:
     """Steps over batches of 32, 5, 1, 1 and 32 images, each process with its slice of them."""
-    model: nn.Module = get_spear_model(base().to(dtype), CONFIG)
+    model: nn.Module = get_spear_model(base().to(dtype), config)
     for parameter in model.adapter_parameters():
         parameter.data = parameter.data.to(dtype)
     tta = Spear(accelerator.prepare(model) if wrap else model, accelerator=accelerator, **options)
@@ -109,6 +118,7 @@ def main(mode: str, folder: Path) -> None:
             "fp32": learn(accelerator, torch.float32, sgd=False),
             "sgd": learn(accelerator, torch.float32, sgd=True),
             "wrapped": learn(accelerator, torch.float32, sgd=True, wrap=True),
+            "remembering": learn(accelerator, torch.float64, sgd=False, config=REMEMBERING),
             "own statistics": learn(accelerator, torch.float64, sgd=False, sync_batch_stats=False),
             "refused": refused(accelerator),
             "alone": alone(),

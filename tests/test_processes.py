@@ -45,6 +45,7 @@ def one() -> dict[str, Any]:
         "fp64": processes.learn(None, torch.float64, sgd=False),
         "fp32": processes.learn(None, torch.float32, sgd=False),
         "sgd": processes.learn(None, torch.float32, sgd=True),
+        "remembering": processes.learn(None, torch.float64, sgd=False, config=processes.REMEMBERING),
     }
 
 
@@ -52,7 +53,7 @@ def together(two: Found, name: str) -> list[torch.Tensor]:
     return [torch.cat(parts) for parts in zip(*(rank[name]["answers"] for rank in two), strict=True)]
 
 
-@pytest.mark.parametrize(("name", "tolerance"), [("fp64", 1e-12), ("sgd", 1e-5)])
+@pytest.mark.parametrize(("name", "tolerance"), [("fp64", 1e-12), ("remembering", 1e-12), ("sgd", 1e-5)])
 def test_two_processes_learn_what_one_learns(two: Found, one: dict[str, Any], name: str, tolerance: float) -> None:
     torch.testing.assert_close(two[0][name]["rsp"], one[name]["rsp"], rtol=0, atol=tolerance)
     torch.testing.assert_close(together(two, name), one[name]["answers"], rtol=0, atol=100 * tolerance)
