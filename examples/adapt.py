@@ -26,7 +26,7 @@ from spear_hf.data.processor import load_class_names, load_processor
 from spear_hf.data.stream import load_stream
 from spear_hf.evaluate import evaluate
 from spear_hf.fingerprint import fingerprint
-from spear_hf.launch import start_accelerator
+from spear_hf.launch import end_trackers, start_accelerator
 from spear_hf.run_folder import RunFolder
 
 HERE = Path(__file__).parent
@@ -56,12 +56,13 @@ class RunArguments:
     seed: int = about("Of the order and of the corruptions.", 0)
     output: str = about("The folder for report.json and the adapters.", "runs/adapt")
     cpu: bool = about("Stay on the CPU.", False)
+    log_with: str | None = about("Trackers that get each batch: tensorboard, trackio, wandb; with commas.", None)
 
 
 def main() -> None:
     parser = HfArgumentParser((SpearConfig, RunArguments), description=__doc__)  # pyright: ignore[reportArgumentType]
     config, run = parser.parse_args_into_dataclasses()
-    accelerator = start_accelerator(cpu=run.cpu)
+    accelerator = start_accelerator(cpu=run.cpu, log_with=run.log_with, folder=run.output)
     console = Console(quiet=not accelerator.is_main_process)
 
     base = load_base_model(run.model, revision=run.revision, checkpoint=run.checkpoint)
@@ -101,6 +102,7 @@ def main() -> None:
         accelerator=accelerator,
         provenance={"processor": processor.describe(), **facts},
     )
+    end_trackers(accelerator)
     if accelerator.is_main_process:
         finish(console, report, model, folder, pristine, stream, run)
 

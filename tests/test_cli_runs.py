@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from typer.testing import CliRunner
 
 from spear_hf.cli import app
@@ -40,6 +41,7 @@ def printed(name: str, output: Path, *words: str) -> dict[str, Any]:
 @pytest.mark.slow
 def test_adapt_leaves_a_run_and_its_adapters_answer_frozen(tmp_path: Path) -> None:
     words = ("--corruptions", "fog,contrast", "--tau", "0.1", "--clean-images", "32", "--guard")
+    words += ("--log-with", "tensorboard")
     found = printed("adapt", tmp_path / "run", *words)
     kept = read_run(tmp_path / "run")
     assert found["mean_error"] == kept.report.to_dict()["mean_error"]
@@ -56,6 +58,8 @@ def test_adapt_leaves_a_run_and_its_adapters_answer_frozen(tmp_path: Path) -> No
     )
     assert done.returncode == 0, done.stderr
     assert 'id="clean_accuracy"' in (tmp_path / "run" / "report.html").read_text()
+    events = EventAccumulator(str(tmp_path / "run" / "spear_hf")).Reload()
+    assert [event.step for event in events.Scalars("error/SPeaR")] == [0, 1, 2, 3]
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from spear_hf import launch
-from spear_hf.errors import LaunchError
+from spear_hf.errors import ConfigError, LaunchError
 
 SCRIPT = (
     "from spear_hf.launch import start_accelerator\nprint('processes', start_accelerator(cpu=True).num_processes)\n"
@@ -29,3 +29,25 @@ def test_accelerate_launch_on_cpus_that_starts_one_process_is_noticed(tmp_path: 
     done = subprocess.run([*command, str(tmp_path / "run.py")], capture_output=True, text=True, check=False)
     assert "LaunchError: 2 processes were asked for and 1 runs" in done.stderr
     assert done.returncode != 0
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("tensorbord", "log_with='tensorbord' is not known; allowed are aim, "),
+        ("tensorboard, dvclive", "log_with='dvclive' needs its package; pip install dvclive"),
+    ],
+)
+def test_a_tracker_that_would_be_left_out_is_refused(names: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        launch.start_accelerator(cpu=True, log_with=names)
+
+
+def test_trackers_that_write_files_do_so_in_the_folder(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    accelerator = launch.start_accelerator(cpu=True, log_with="tensorboard", folder=tmp_path)
+    accelerator.log({"error/source": 25.0}, step=3)
+    launch.end_trackers(accelerator)
+    events = EventAccumulator(str(tmp_path / "spear_hf")).Reload()
+    assert [(event.step, event.value) for event in events.Scalars("error/source")] == [(3, 25.0)]

@@ -43,11 +43,10 @@ def adapt(
     from spear_hf.adapt import Spear
     from spear_hf.baselines import baselines
     from spear_hf.guard import Guard
-    from spear_hf.launch import start_accelerator
     from spear_hf.model import get_spear_model
     from spear_hf.preservation import clean_along
 
-    accelerator = start_accelerator(cpu=running.cpu)
+    accelerator = running.accelerator()
     base = weights.load(model)
     stream = images.stream(dataset, base)
     clean = images.clean(clean_images).stream(dataset, base) if clean_images else None

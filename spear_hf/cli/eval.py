@@ -31,11 +31,10 @@ def evaluate(
     """
     from spear_hf.adapt import TTAMethod
     from spear_hf.frozen import Frozen
-    from spear_hf.launch import start_accelerator
     from spear_hf.methods import Source
     from spear_hf.model import SpearModel
 
-    accelerator = start_accelerator(cpu=running.cpu)
+    accelerator = running.accelerator()
     base = weights.load(model)
     stream = images.stream(dataset, base)
     base.to(accelerator.device)

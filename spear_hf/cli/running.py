@@ -12,6 +12,8 @@ from spear_hf.cli.app import INTERRUPTED
 from spear_hf.cli.images import about
 
 if TYPE_CHECKING:
+    from accelerate import Accelerator
+
     from spear_hf.adapt import TTAMethod
     from spear_hf.model import SpearModel
     from spear_hf.report import Report
@@ -26,6 +28,13 @@ class Running:
     save_every: int = about("Batches between two states that an interrupted run can go on from.", 20)
     fresh: bool = about("Forget the states in the folder and begin anew.", False)
     cpu: bool = about("Stay on the CPU.", False)
+    log_with: str | None = about("Trackers that get each batch: tensorboard, trackio, wandb; with commas.", None)
+
+    def accelerator(self) -> "Accelerator":
+        """Of all processes, with the trackers; those that write files do so in the run's folder."""
+        from spear_hf.launch import start_accelerator
+
+        return start_accelerator(cpu=self.cpu, log_with=self.log_with, folder=self.output)
 
     def folder(self, model: "SpearModel | None", *, is_main: bool) -> "RunFolder":
         """The run folder; without the states of an earlier run where asked."""
@@ -53,6 +62,7 @@ class Running:
         """
         from spear_hf.errors import CheckpointError
         from spear_hf.evaluate import evaluate
+        from spear_hf.launch import end_trackers
 
         try:
             return evaluate(
@@ -70,6 +80,8 @@ class Running:
             if accelerator.is_main_process:
                 print(f"\ninterrupted; {way_on(folder)}", file=sys.stderr)
             raise typer.Exit(INTERRUPTED) from error
+        finally:
+            end_trackers(accelerator)
 
 
 @dataclass
