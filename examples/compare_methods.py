@@ -42,7 +42,10 @@ def about(text: str, default: Any) -> Any:
 class RunArguments:
     """What to compare, and on what."""
 
-    methods: str = about('"all", or names of METHODS and "spear" and labels of --settings, with commas.', "all")
+    methods: str = about(
+        '"all", or with commas names of METHODS, "spear", "spear_paper", "spear_stream" and labels of --settings.',
+        "all",
+    )
     settings: str | None = about("A JSON file of hyper-parameters by label.", None)
     published: str | None = about(
         "Hyper-parameters as published for cifar10, cifar100, imagenet or imagenet_vit, where --settings has none.",

@@ -129,6 +129,21 @@ class SpearConfig:
         return stable_json(self.to_dict())
 
     @classmethod
+    def streaming(cls, **changes: Any) -> "SpearConfig":
+        """The configuration that remembers about the last 64 images of the stream, with `changes`; ours.
+
+        For batches that are small, or of several sizes: batch statistics and Eq. 8's mean prediction are the stream's
+        (`statistics_memory`, `diversity_memory`), and the learning rate goes with the batch (`learning_rate_batch`).
+
+        >>> SpearConfig.streaming(tau=0.1).statistics_memory
+        64
+
+        Raises:
+            ConfigError: a field that does not exist, or a value that is not allowed.
+        """
+        return from_mapping(cls, STREAMING | changes)
+
+    @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "SpearConfig":
         """The configuration in a dictionary; an unknown key raises ConfigError and names the nearest one."""
         return from_mapping(cls, data)
@@ -138,6 +153,8 @@ class SpearConfig:
         """The configuration in a JSON object, as `to_json` writes it."""
         return from_mapping(cls, json_object(cls, text))
 
+
+STREAMING = {"statistics_memory": 64, "diversity_memory": 64, "diversity_batch": 8, "learning_rate_batch": 16}
 
 STEMS = ("auto", "patch_embed", "feature_info")
 

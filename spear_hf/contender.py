@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from spear_hf.adapt import Spear, TTAMethod
-from spear_hf.config import SpearConfig
+from spear_hf.config import STREAMING, SpearConfig
 from spear_hf.errors import ConfigError
 from spear_hf.methods import METHODS, published
 from spear_hf.methods.published import BENCHMARKS
@@ -21,6 +21,9 @@ from spear_hf.model import get_spear_model
 SPEAR = "spear"
 AS_PUBLISHED = {"method": SPEAR, "alpha": 0.5, "diversity_batch": 1}
 """SPeaR with the paper's values where it names any, in place of defaults of our own."""
+
+VARIANTS: dict[str, dict[str, Any]] = {"spear_paper": AS_PUBLISHED, "spear_stream": {"method": SPEAR} | STREAMING}
+"""Labels that are known without settings: the paper's SPeaR, and `SpearConfig.streaming()`."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +103,8 @@ def make_contenders(
     ['source', 'spear']
 
     Args:
-        names: methods or labels in `settings`, with commas or several; "all" is every method, SPeaR last, and after it
-            the labels in `settings` that name their method.
+        names: methods, VARIANTS, or labels in `settings`, with commas or several; "all" is every method, SPeaR last,
+            and after it the labels in `settings` that name their method.
         settings: label -> hyper-parameters. Where the label is no method, "method" says which: several labels may so be
             of one, {"alpha 1": {"method": "spear", "alpha": 1.0}}.
 
@@ -115,7 +118,7 @@ def make_contenders(
         labels = [*METHODS, SPEAR, *(label for label, values in settings.items() if "method" in values)]
     found = {}
     for label in dict.fromkeys(labels):
-        values = dict(settings.get(label, {}))
+        values = dict(settings.get(label, VARIANTS.get(label, {})))
         found[label] = Contender(values.pop("method", label), values)
     return found
 

@@ -126,6 +126,13 @@ def test_several_labels_may_be_of_one_method() -> None:
     assert list(everything) == [*METHODS, "spear", "alpha 1"]
 
 
+def test_variants_of_spear_are_known_by_name() -> None:
+    found = make_contenders("spear_paper,spear_stream")
+    assert SpearConfig.from_dict(dict(found["spear_paper"].settings)) == SpearConfig(alpha=0.5, diversity_batch=1)
+    assert SpearConfig.from_dict(dict(found["spear_stream"].settings)) == SpearConfig.streaming()
+    assert make_contenders("spear_stream", {"spear_stream": {"method": "tent"}})["spear_stream"].method == "tent"
+
+
 def test_rivals_can_have_what_was_published() -> None:
     assert published_settings("imagenet")["tent"] == {"optimizer": "sgd", "learning_rate": 2.5e-4}
     assert "source" not in published_settings("cifar10")

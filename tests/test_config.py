@@ -41,6 +41,13 @@ def test_a_wrong_value_says_what_is_allowed(field: str, value: object, allowed: 
         SpearConfig(**{field: value})  # pyright: ignore[reportArgumentType]
 
 
+def test_the_streaming_configuration_takes_changes() -> None:
+    config = SpearConfig.streaming(tau=0.1, diversity_memory=32)
+    assert (config.statistics_memory, config.diversity_memory, config.tau) == (64, 32, 0.1)
+    with pytest.raises(ConfigError, match="did you mean tau"):
+        SpearConfig.streaming(tua=0.1)
+
+
 def test_an_unknown_key_is_reported_with_the_nearest_field() -> None:
     with pytest.raises(ConfigError, match="no field 'lerning_rate'; did you mean learning_rate"):
         SpearConfig.from_dict({"lerning_rate": 0.1})

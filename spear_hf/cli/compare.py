@@ -25,7 +25,7 @@ def compare(
     weights: Weights,
     images: Images,
     methods: Annotated[
-        str, typer.Option(help='"all", or names with commas; spear is SPeaR.')
+        str, typer.Option(help='"all", or names with commas; spear is SPeaR, spear_stream remembers the stream.')
     ] = "source,bn_adapt,tent,spear",
     settings: Annotated[Path | None, typer.Option(help="A JSON file of hyper-parameters by method.")] = None,
     published: Annotated[
