@@ -15,7 +15,7 @@ from spear_hf import METHODS, SpearError
 from spear_hf.adapt import TTAMethod
 from spear_hf.compare import compare
 from spear_hf.comparison import Comparison
-from spear_hf.contender import AS_PUBLISHED, Contender, chosen_settings, make_contenders
+from spear_hf.contender import VARIANTS, Contender, chosen_settings, make_contenders
 
 PAPER = json.loads((Path(__file__).parent / "numbers.json").read_text())
 OURS = ("spear", "spear_paper")
@@ -37,7 +37,7 @@ class Run:
 
     def __init__(self, key: str, setup: Setup, options: argparse.Namespace) -> None:
         self.key, self.setup, self.options = key, setup, options
-        ours: dict[str, dict[str, Any]] = {"spear_paper": AS_PUBLISHED, "spear": {}}
+        ours: dict[str, dict[str, Any]] = {"spear": {}} | VARIANTS
         self.settings = ours | chosen_settings(BENCHMARKS[key], options.settings)
         self.opened = open_setup(
             setup, limit=options.limit or None, seed=options.seed, cache=options.cache, device=options.device
