@@ -24,7 +24,16 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from spear_hf import Guard, GuardPolicy, Spear, TTAMethod, get_spear_model, load_base_model, load_processor
+from spear_hf import (
+    Guard,
+    GuardPolicy,
+    Spear,
+    SpearConfig,
+    TTAMethod,
+    get_spear_model,
+    load_base_model,
+    load_processor,
+)
 from spear_hf.data.corruptions import CORRUPTIONS, corrupt_batch, sample_rng
 from spear_hf.errors import InputError
 from spear_hf.files import write_atomically
@@ -114,10 +123,11 @@ class Row:
 
 def measure(stream: str, run: argparse.Namespace, base: nn.Module, processor: Any, images: Images) -> Row:
     """Both methods over one stream."""
-    rate: dict[str, Any] = {"learning_rate": 0.9} if stream == "rate x 30" else {}
-    methods: dict[str, TTAMethod] = {"SPeaR": Spear(get_spear_model(copy.deepcopy(base)), **rate)}
-    guard = Guard(Spear(get_spear_model(copy.deepcopy(base)), **rate), GuardPolicy.from_dict(json.loads(run.policy)))
-    methods["guarded"] = guard
+    changes: dict[str, Any] = {"learning_rate": 0.9} if stream == "rate x 30" else {}
+    config = SpearConfig.from_dict(json.loads(run.config) | changes)
+    spear, guarded = (Spear(get_spear_model(copy.deepcopy(base), config)) for _ in range(2))
+    guard = Guard(guarded, GuardPolicy.from_dict(json.loads(run.policy)))
+    methods: dict[str, TTAMethod] = {"SPeaR": spear, "guarded": guard}
     row, sources = Row(stream), {}
     for step, (domain, x, ids) in enumerate(
         batches(parts(stream, images, run.steps, run.batch_size), images, processor, run.batch_size)
@@ -183,6 +193,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20_000, help="at most so many of each stream")
     parser.add_argument("--batch_size", type=int, default=16)
     parser.add_argument("--limit", type=int, default=1024, help="images of each domain")
+    parser.add_argument("--config", default="{}", help="JSON: SpearConfig fields")
     parser.add_argument("--policy", default="{}", help="JSON: GuardPolicy fields")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", default="runs/guard.json")
