@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from spear_hf.lean.flow import is_checkpointed
-
-_AT_ONCE = 2**18  # probabilities that are computed at once: 1 MiB in fp32 stays in a processor's cache
+from spear_hf.lean.parts import at_once
 
 
 class _Attention(torch.autograd.Function):
@@ -29,7 +28,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         q, k, v = ctx.saved_tensors
-        images = max(1, _AT_ONCE * len(q) // (q.numel() // q.shape[-1] * k.shape[-2]))
+        images = max(1, at_once(q) * len(q) // (q.numel() // q.shape[-1] * k.shape[-2]))
         gradients = [torch.empty_like(x) for x in (q, k, v)]
         parts = zip(*(x.split(images) for x in (q, k, v, dy, *gradients)), strict=True)
         for *inputs, dq, dk, dv in parts:

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from spear_hf.lean.flow import flows_through
+from spear_hf.lean.parts import at_once
 
 _CENTRE, _SCALE = 0.5, 832000.0  # 20 bits cover [-0.13, 1.13], where the derivatives of GELU and SiLU lie
 _ROUND = 1.5 * 2**23  # what is added to it in fp32 is rounded to an integer, which the low bits of the sum then hold
-_AT_ONCE = 2**18  # values, an even number: what is computed of them on the way stays in a processor's cache
 
 
 class _Smooth(torch.autograd.Function):
@@ -25,8 +25,8 @@ class _Smooth(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, function: Any, derivative: Any) -> Tensor:
         upper = torch.empty_like(x, dtype=torch.int16)
         lower = torch.empty((x.numel() + 1) // 2, dtype=torch.uint8, device=x.device)
-        scale = x.new_full((min(x.numel(), _AT_ONCE),), _SCALE)
-        for part, high, low in zip(_parts(x), _parts(upper), lower.split(_AT_ONCE // 2), strict=True):
+        scale = x.new_full((min(x.numel(), at_once(x)),), _SCALE)
+        for part, high, low in zip(_parts(x), _parts(upper), _halves(lower), strict=True):
             scaled = derivative(scale[: len(part)], part)
             bits = scaled.add_(_ROUND - _CENTRE * _SCALE).view(torch.int32)
             nibbles = bits.to(torch.uint8)
@@ -42,7 +42,7 @@ class _Smooth(torch.autograd.Function):
         upper, lower = ctx.saved_tensors
         dy = dy.contiguous()
         dx = torch.empty_like(dy)
-        kept = zip(_parts(upper), lower.split(_AT_ONCE // 2), strict=True)
+        kept = zip(_parts(upper), _halves(lower), strict=True)
         for (high, low), gradient, out in zip(kept, _parts(dy), _parts(dx), strict=True):
             out.copy_(high).mul_(16 / _SCALE).add_(_CENTRE)
             first, second = out[: len(low)], out[len(low) :]
@@ -53,7 +53,12 @@ class _Smooth(torch.autograd.Function):
 
 
 def _parts(x: Tensor) -> tuple[Tensor, ...]:
-    return x.view(-1).split(_AT_ONCE)
+    return x.view(-1).split(at_once(x))
+
+
+def _halves(x: Tensor) -> tuple[Tensor, ...]:
+    """Of bytes that hold two values each."""
+    return x.split(at_once(x) // 2)
 
 
 def _smooth(x: Any, function: Any, derivative: Any) -> Any:
