@@ -133,7 +133,8 @@ class SpearConfig:
         """The configuration that remembers about the last 64 images of the stream, with `changes`; ours.
 
         For batches that are small, or of several sizes: batch statistics and Eq. 8's mean prediction are the stream's
-        (`statistics_memory`, `diversity_memory`), and the learning rate goes with the batch (`learning_rate_batch`).
+        (`statistics_memory`, `diversity_memory`), the learning rate goes with the batch (`learning_rate_batch`), and
+        alpha is the paper's, since so many images have good statistics.
 
         >>> SpearConfig.streaming(tau=0.1).statistics_memory
         64
@@ -154,7 +155,13 @@ class SpearConfig:
         return from_mapping(cls, json_object(cls, text))
 
 
-STREAMING = {"statistics_memory": 64, "diversity_memory": 64, "diversity_batch": 8, "learning_rate_batch": 16}
+STREAMING: dict[str, Any] = {
+    "alpha": 0.5,
+    "statistics_memory": 64,
+    "diversity_memory": 64,
+    "diversity_batch": 8,
+    "learning_rate_batch": 16,
+}
 
 STEMS = ("auto", "patch_embed", "feature_info")
 
