@@ -134,7 +134,8 @@ class SpearConfig:
 
         For batches that are small, or of several sizes: batch statistics and Eq. 8's mean prediction are the stream's
         (`statistics_memory`, `diversity_memory`), the learning rate goes with the batch (`learning_rate_batch`), and
-        alpha is the paper's, since so many images have good statistics.
+        alpha is the paper's, since so many images have good statistics. Not for streams whose domain changes within as
+        many images: what is remembered is then the domain before.
 
         >>> SpearConfig.streaming(tau=0.1).statistics_memory
         64
