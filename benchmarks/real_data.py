@@ -88,11 +88,11 @@ def cifar26(folder: Path, part: str) -> tuple[nn.Module, Any, Any]:
 
 def imagenet(folder: Path, part: str) -> tuple[nn.Module, Any, Any]:
     """EfficientNet-Lite0 with its own preprocessing, and a photograph for each of ImageNet's classes."""
+    if part == "held_out":
+        raise SystemExit("the ImageNet sample has no held-out part: its settings are CIFAR's or the defaults")
     model = load_base_model(
         "tf_efficientnet_lite0", checkpoint=folder / "weights" / "tf_efficientnet_lite0.safetensors"
     )
-    if part == "held_out":
-        raise SystemExit("the ImageNet sample has no held-out part: its settings are CIFAR's or the defaults")
     return model, load_processor(model), str(folder / "imagenet_sample" / "train_1000.parquet")
 
 

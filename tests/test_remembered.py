@@ -62,8 +62,12 @@ def test_calling_never_remembers(net: nn.Module, images: Tensor) -> None:
     assert torch.equal(tta.model(images + 1), first)
 
 
-def test_a_stream_after_reset_and_a_resumed_one_give_the_same_bits(net: nn.Module, images: Tensor) -> None:
-    tta = learner(net)
+@pytest.mark.parametrize("memories", [(16, 0), (0, 16), (16, 16)])
+def test_a_stream_after_reset_and_a_resumed_one_give_the_same_bits(
+    net: nn.Module, images: Tensor, memories: tuple[int, int]
+) -> None:
+    statistics, diversity = memories
+    tta = learner(net, statistics, diversity_memory=diversity)
     first = [tta.step(images[:4]), tta.step(images[4:])]
     state = tta.state_dict()
     third = tta.step(images[2:6])

@@ -67,17 +67,6 @@ def test_losses_are_finite_where_a_class_never_came() -> None:
     assert bool(torch.isfinite(gradient).all())
 
 
-def test_a_stream_after_reset_and_a_resumed_one_give_the_same_bits(net: nn.Module, images: Tensor) -> None:
-    tta = learner(net)
-    first = [tta.step(images[:4]), tta.step(images[4:])]
-    state = tta.state_dict()
-    third = tta.step(images[2:6])
-    tta.reset()
-    assert all(torch.equal(tta.step(x), a) for x, a in zip((images[:4], images[4:]), first, strict=True))
-    tta.load_state_dict(state)
-    assert torch.equal(tta.step(images[2:6]), third)
-
-
 def test_a_batch_that_is_not_learned_from_counts_and_a_broken_one_does_not(net: nn.Module, images: Tensor) -> None:
     tta = learner(net, learn_every=2)
     tta.step(images)
