@@ -199,7 +199,7 @@ class Spear:
             return first, CONFIDENT
         if self._is_off_budget():
             return first, BUDGET
-        self.optimizer.param_groups[0]["lr"] = self._rate(share.total)
+        self._scale_learning_rate(share.total)
         for k in range(self.config.steps):
             if k > 0 or not logits.requires_grad:
                 losses = self._losses_again(x, share, rsps)
@@ -207,10 +207,10 @@ class Spear:
                 return first, NON_FINITE_GRADIENT
         return first, None
 
-    def _rate(self, batch_size: int) -> float:
-        """Adam's learning rate for a batch of this size; by the square root, as its noise goes."""
-        meant = self.config.learning_rate_batch
-        return self.config.learning_rate * (math.sqrt(batch_size / meant) if meant else 1.0)
+    def _scale_learning_rate(self, batch_size: int) -> None:
+        """Where the configuration asks for it, by the square root of the batch, as a gradient's noise goes."""
+        if meant := self.config.learning_rate_batch:
+            self.optimizer.param_groups[0]["lr"] = self.config.learning_rate * math.sqrt(batch_size / meant)
 
     def _losses_again(self, x: Tensor, share: Share, rsps: dict[int, list[RSP]]) -> Losses:
         """Of a further forward, with a graph: of the whole batch, or of every learn_stride-th image of it."""

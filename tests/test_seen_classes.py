@@ -91,6 +91,13 @@ def test_the_learning_rate_goes_with_the_square_root_of_the_batch(
     assert tta.optimizer.param_groups[0]["lr"] == pytest.approx(rate)
 
 
+def test_a_learning_rate_that_was_set_by_hand_stays(net: nn.Module, images: Tensor) -> None:
+    tta = learner(net)
+    tta.optimizer.param_groups[0]["lr"] = 0.123
+    tta.step(images)
+    assert tta.optimizer.param_groups[0]["lr"] == 0.123
+
+
 @pytest.mark.parametrize("field", ["diversity_memory", "learning_rate_batch"])
 def test_a_negative_count_is_refused(field: str) -> None:
     with pytest.raises(ConfigError, match=f"{field}=-1 is not allowed"):
