@@ -12,18 +12,21 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from spear_hf.alpha_trial import AlphaTrial
 from spear_hf.arithmetic import deviations
 from spear_hf.batch import admit, logits_of
 from spear_hf.collective import Processes, Share
 from spear_hf.config import SpearConfig, differences
 from spear_hf.errors import ConfigError, LaunchError, SpearError
+from spear_hf.jump import Jump
 from spear_hf.lean import LeanForward
 from spear_hf.model import SpearModel
-from spear_hf.objective import Losses, should_adapt, spear_loss
+from spear_hf.objective import Losses, batch_means, should_adapt, spear_loss
 from spear_hf.record import BUDGET, CONFIDENT, NON_FINITE_GRADIENT, NON_FINITE_LOGITS, StepRecord, loss_fields
 from spear_hf.rsp import RSP
 from spear_hf.seen_classes import SeenClasses
 from spear_hf.update import update
+from spear_hf.views import check_views, further_views, mean_answer
 
 __all__ = ["Spear", "StepRecord", "TTAMethod"]
 
@@ -111,6 +114,10 @@ class Spear:
             betas=(self.config.adam_beta1, self.config.adam_beta2),
         )
         self.seen = SeenClasses(self.config.diversity_memory) if self.config.diversity_memory else None
+        self._alpha = own.alpha
+        self._jump = Jump(self.config.domain_jump) if self.config.domain_jump else None
+        self._trial = AlphaTrial(self.config.alpha_trial)
+        self._in_new_domain = False
         self._start = self.model.snapshot(self.adapter_name)
         self.num_steps = 0
         self.last: StepRecord | None = None
@@ -132,11 +139,11 @@ class Spear:
             x = x.clone() if isinstance(x, Tensor) and x.is_inference() else x
             self._check_active()
             x, share = admit(x, self.processes)
+            check_views(x, self.config.answer_views)
             norms = self.model.single_value_norms
             with self._sharing(share):
-                with self.model.stream_statistics.collecting():
-                    logits = self._first_logits(x, share)
-                answer = logits.detach()
+                logits = self._answer(x, share)
+                answer = mean_answer([logits.detach(), *self._further_answers(x, share)])
                 first, skipped = self._learn(x, share, logits)
                 if skipped != NON_FINITE_LOGITS:
                     self._remember(first, share)
@@ -151,6 +158,8 @@ class Spear:
             gamma_deviation=gamma,
             beta_deviation=beta,
             single_value_norms=self.model.single_value_norms - norms,
+            new_domain=self._in_new_domain,
+            whole_statistics=self.model.stream_statistics.whole,
         )
         self.num_steps += 1
         return answer
@@ -164,13 +173,40 @@ class Spear:
     def _sharing(self, share: Share) -> AbstractContextManager[None]:
         return self.model.sharing(share if self.sync_batch_stats else None)
 
+    def _answer(self, x: Tensor, share: Share) -> Tensor:
+        """The logits that are answered and learned from, with the statistics that fit this batch's domain."""
+        stream = self.model.stream_statistics
+        logits = self._first_logits(x, share)
+        self._in_new_domain = self._jump is not None and self._jump.has_come(stream.apart())
+        if self._in_new_domain:
+            stream.clear()
+            self._trial.clear()
+            logits = self._first_logits(x, share)
+        if not (self._trial.is_open and 0 < self._alpha < 1 and self.model.has_batch_norms):
+            return logits
+        with stream.other_way(), stream.collecting(), torch.no_grad():
+            others = self._logits(x, share)
+        entropies = {stream.whole: logits.detach(), not stream.whole: others}
+        means = {whole: float(batch_means(each, share)[0]) for whole, each in entropies.items()}
+        if not all(map(math.isfinite, means.values())) or self._trial.add(means, share) == stream.whole:
+            return logits
+        stream.whole = not stream.whole
+        return self._first_logits(x, share)
+
     def _first_logits(self, x: Tensor, share: Share) -> Tensor:
         """The answer; with a graph where this batch is likely to be learned from as a whole."""
-        if self.config.learn_stride > 1:
-            with torch.no_grad(), self.model.kept_statistics.during("keep"):
-                return self._logits(x, share)
-        with torch.set_grad_enabled(not (self._was_confident() or self._is_off_budget())):
+        again = self.config.learn_stride > 1
+        graph = not (again or self._was_confident() or self._is_off_budget())
+        keep = "keep" if again or self.config.answer_views > 1 else "off"
+        collecting, keeping = self.model.stream_statistics.collecting(), self.model.kept_statistics.during(keep)
+        with collecting, keeping, torch.set_grad_enabled(graph):
             return self._logits(x, share)
+
+    def _further_answers(self, x: Tensor, share: Share) -> Iterator[Tensor]:
+        """Logits (B, K) of the other `answer_views`, under the statistics of the batch as it is."""
+        for view in further_views(x, self.config.answer_views):
+            with torch.no_grad(), self.model.kept_statistics.during("replay"):
+                yield self._logits(view, share)
 
     def _is_off_budget(self) -> bool:
         """Whether this batch is one of those that are only answered."""
@@ -237,6 +273,9 @@ class Spear:
         self.model.restore(self._start, self.adapter_name)
         self.optimizer.state.clear()
         self.model.stream_statistics.clear()
+        self._trial.clear()
+        if self._jump is not None:
+            self._jump.clear()
         if self.seen is not None:
             self.seen.clear()
         self.num_steps = 0
@@ -254,6 +293,8 @@ class Spear:
             "start": {key: value.clone() for key, value in self._start.items()},
             "optimizer": copy.deepcopy(self.optimizer.state_dict()),
             "statistics": self.model.stream_statistics.state_dict(),
+            "jump": None if self._jump is None else self._jump.state_dict(),
+            "trial": self._trial.state_dict(),
             "seen": None if self.seen is None else self.seen.state_dict(),
             "num_steps": self.num_steps,
         }
@@ -277,6 +318,9 @@ class Spear:
         self._start = {key: value.clone() for key, value in state["start"].items()}
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.model.stream_statistics.load_state_dict(state["statistics"])
+        self._trial.load_state_dict(state["trial"])
+        if self._jump is not None:
+            self._jump.load_state_dict(state["jump"])
         if self.seen is not None:
             self.seen.load_state_dict(state["seen"])
         self.num_steps = state["num_steps"]

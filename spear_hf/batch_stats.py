@@ -84,7 +84,7 @@ class AlphaMixing:
             return None
         share = self.switch.share
         statistics = self.stream.blended(self.layer, *statistics, len(x) if share is None else share.total)
-        mixed = mixed_statistics(norm, *statistics, alpha)
+        mixed = mixed_statistics(norm, *statistics, 1.0 if self.stream.whole else alpha)
         self.kept.note(self.layer, mixed)
         return mixed
 

@@ -23,12 +23,13 @@ def check_range(owner: Any, name: str, low: float, high: float) -> None:
         )
 
 
-def check_count(owner: Any, name: str, least: int = 1) -> None:
-    """Raise ConfigError unless the field is a whole number of at least `least`."""
+def check_count(owner: Any, name: str, least: int = 1, most: float = math.inf) -> None:
+    """Raise ConfigError unless the field is a whole number of at least `least` and at most `most`."""
     value = getattr(owner, name)
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        allowed = f"of at least {least}" if math.isinf(most) else f"from {least} to {most:g}"
         raise ConfigError(
-            f"{name}={value!r} is not allowed; {name} is a whole number of at least {least}; "
+            f"{name}={value!r} is not allowed; {name} is a whole number {allowed}; "
             f"the default is {_default(owner, name)}"
         )
 

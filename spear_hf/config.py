@@ -53,6 +53,20 @@ class SpearConfig:
             "paper's, takes each batch alone (ours)."
         ),
     )
+    domain_jump: float = field(
+        default=0.0,
+        metadata=_about(
+            "How many times further than usual a batch's statistics are from those remembered where the domain has "
+            "changed, so that the statistics are forgotten and the batch is answered anew; 0 never looks (ours)."
+        ),
+    )
+    alpha_trial: int = field(
+        default=0,
+        metadata=_about(
+            "How many images at the start of a domain are answered with the batch's statistics alone too (alpha 1), at "
+            "the cost of inference; where that is surer by a sixth, the domain is answered so; 0 never tries (ours)."
+        ),
+    )
     tau: float = field(
         default=0.2, metadata=_about("Threshold of both gates on the mean normalised entropy, in [0, 1].")
     )
@@ -102,6 +116,13 @@ class SpearConfig:
             "paper's)."
         ),
     )
+    answer_views: int = field(
+        default=1,
+        metadata=_about(
+            "Over how many views a batch's answer is averaged, at the cost of inference for each: 1 is the image, 2 "
+            "adds its mirror image, 4 adds both moved by 1/32 of the side (ours; 1 is the paper's)."
+        ),
+    )
     adam_beta1: float = field(default=0.9, metadata=_about("Adam's first decay rate."))
     adam_beta2: float = field(default=0.999, metadata=_about("Adam's second decay rate."))
 
@@ -112,8 +133,14 @@ class SpearConfig:
         check_count(self, "steps")
         for name in ("diversity_batch", "learn_every", "learn_stride"):
             check_count(self, name)
-        for name in ("statistics_memory", "diversity_memory", "learning_rate_batch"):
+        for name in ("statistics_memory", "alpha_trial", "diversity_memory", "learning_rate_batch"):
             check_count(self, name, least=0)
+        if self.domain_jump and (self.domain_jump <= 1 or not self.statistics_memory):
+            raise ConfigError(
+                f"domain_jump={self.domain_jump:g} with statistics_memory={self.statistics_memory} is not allowed; "
+                "domain_jump is 0 or above 1, and only with a statistics_memory is there anything to jump from"
+            )
+        check_count(self, "answer_views", most=MOST_VIEWS)
         if self.num_groups is not None:
             check_count(self, "num_groups")
         if self.stem not in STEMS:
@@ -159,15 +186,20 @@ class SpearConfig:
 STREAMING: dict[str, Any] = {
     "alpha": 0.5,
     "statistics_memory": 64,
+    "domain_jump": 4.0,
+    "alpha_trial": 256,
     "diversity_memory": 64,
     "diversity_batch": 8,
     "learning_rate_batch": 16,
 }
 
+MOST_VIEWS = 4
+
 STEMS = ("auto", "patch_embed", "feature_info")
 
 _RANGES: tuple[tuple[str, float, float], ...] = (
     ("alpha", 0.0, 1.0),
+    ("domain_jump", 0.0, math.inf),
     ("tau", 0.0, 1.0),
     ("lambda_ent", 0.0, math.inf),
     ("lambda_div", 0.0, math.inf),

@@ -22,8 +22,12 @@ SPEAR = "spear"
 AS_PUBLISHED = {"method": SPEAR, "alpha": 0.5, "diversity_batch": 1}
 """SPeaR with the paper's values where it names any, in place of defaults of our own."""
 
-VARIANTS: dict[str, dict[str, Any]] = {"spear_paper": AS_PUBLISHED, "spear_stream": {"method": SPEAR} | STREAMING}
-"""Labels that are known without settings: the paper's SPeaR, and `SpearConfig.streaming()`."""
+VARIANTS: dict[str, dict[str, Any]] = {
+    "spear_paper": AS_PUBLISHED,
+    "spear_stream": {"method": SPEAR} | STREAMING,
+    "spear_views": {"method": SPEAR} | STREAMING | {"answer_views": 4},
+}
+"""Labels that are known without settings: the paper's SPeaR, `SpearConfig.streaming()`, and that with four views."""
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,14 @@ class StepRecord:
     Args:
         step: how many batches came before.
         batch_size: B, over all processes.
-        entropy: mean normalised entropy of the answer, in [0, 1].
+        entropy: mean normalised entropy of the answer, of its first view where it has several, in [0, 1].
         adapted: whether the RSPs moved.
         skipped: why they did not, or did not on every one of the `steps`; None where all went through.
         entropy_loss, diversity_loss, anchor_loss, loss: Eqs. 7, 8, 9 and 11 at the first step; None where skipped.
         gamma_deviation, beta_deviation: ||gamma - 1|| and ||beta|| over all RSPs, after the step.
         single_value_norms: batch-norm calls answered with the source's statistics, since a channel held one value.
+        new_domain: whether the statistics jumped, and what was remembered of them was forgotten (`domain_jump`).
+        whole_statistics: whether the batch norms took the stream's statistics without the source's (`alpha_trial`).
         events: what a Guard saw and did in this step, one sentence each.
     """
 
@@ -41,6 +43,8 @@ class StepRecord:
     beta_deviation: float
     single_value_norms: int = 0
     events: tuple[str, ...] = ()
+    new_domain: bool = False
+    whole_statistics: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""

@@ -13,6 +13,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from spear_hf.jump import distance
+
 
 class Remembered(NamedTuple):
     """Mean and biased variance (C,) of the images seen, each weighted by how recent it is; `weight` in (0, 1)."""
@@ -35,13 +37,25 @@ class StreamStatistics:
 
     A batch of B images fades what was there by exp(-B / images), so that the same stream gives about the same
     statistics at any batch size. A layer that runs several times in a forward is left to its own batch.
+
+    Attributes:
+        images: how many are remembered; 0 remembers nothing.
+        whole: whether the statistics take the place of the source's in place of being mixed into them. What layers see
+            then differs, so each way has a memory of its own.
     """
 
     def __init__(self) -> None:
-        self.images = 0  # 0 remembers nothing
-        self.layers: dict[str, Remembered] = {}
+        self.images = 0
+        self.whole = False
+        self._layers: dict[bool, dict[str, Remembered]] = {False: {}, True: {}}
         self._batch: dict[str, Remembered | None] | None = None  # of the forward that is to be remembered
-        self._collected: dict[str, Remembered | None] = {}
+        self._collected: dict[bool, dict[str, Remembered | None]] = {}
+        self._apart: dict[str, tuple[Tensor, float]] = {}
+
+    @property
+    def layers(self) -> dict[str, Remembered]:
+        """layer -> what it remembers, the way statistics are taken now."""
+        return self._layers[self.whole]
 
     def blended(self, layer: str, mean: Tensor, variance: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Statistics (C,), (C,) of this batch of `count` images and of what is remembered."""
@@ -53,33 +67,64 @@ class StreamStatistics:
         if before is not None:
             now = before._replace(weight=fading * before.weight).joined(now)
         if self._batch is not None:
+            if before is not None:
+                sampling = math.log(1 / count + 1 / (self.images * before.weight))
+                self._apart[layer] = distance((mean, variance), (before.mean, before.variance)), sampling
             self._batch[layer] = None if layer in self._batch else now
         return now.mean, now.variance
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
-        """Inside is the forward that `commit` remembers."""
-        self._batch = {}
+        """Inside is the forward that `commit` remembers; of several forwards of one way, the last."""
+        self._batch, self._apart = {}, {}
         try:
             yield
         finally:
-            self._collected, self._batch = self._batch, None
+            self._collected[self.whole], self._batch = self._batch, None
+
+    @contextmanager
+    def other_way(self) -> Iterator[None]:
+        """Inside, statistics are taken the other way: `whole` is its opposite."""
+        self.whole = not self.whole
+        try:
+            yield
+        finally:
+            self.whole = not self.whole
+
+    def apart(self) -> dict[str, float]:
+        """layer -> how far the batch that was collected last is from what is remembered, as `Jump` wants it."""
+        if not self._apart:
+            return {}
+        distances, sampling = zip(*self._apart.values(), strict=True)
+        logs = torch.stack([d.to(distances[0].device) for d in distances]).log().tolist()
+        return {layer: log - s for layer, log, s in zip(self._apart, logs, sampling, strict=True)}
 
     def commit(self) -> None:
         """Remember the batch that was collected last."""
-        self.layers |= {layer: now for layer, now in self._collected.items() if now is not None}
+        for whole, batch in self._collected.items():
+            self._layers[whole] |= {layer: now for layer, now in batch.items() if now is not None}
+        self._collected = {}
 
     def clear(self) -> None:
         """Forget the stream."""
-        self.layers = {}
+        self.whole = False
+        self._layers = {False: {}, True: {}}
 
     def state_dict(self) -> dict[str, Any]:
-        """Layer -> [mean, variance, weight]."""
-        return {layer: [r.mean.clone(), r.variance.clone(), r.weight] for layer, r in self.layers.items()}
+        """Whether statistics are taken whole, and for each way layer -> [mean, variance, weight]."""
+        kept = {
+            whole: {layer: [r.mean.clone(), r.variance.clone(), r.weight] for layer, r in layers.items()}
+            for whole, layers in self._layers.items()
+        }
+        return {"whole": self.whole, "mixed_layers": kept[False], "whole_layers": kept[True]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state_dict`."""
-        self.layers = {layer: Remembered(mean.clone(), var.clone(), w) for layer, (mean, var, w) in state.items()}
+        self.whole = state["whole"]
+        self._layers = {
+            whole: {layer: Remembered(mean.clone(), var.clone(), w) for layer, (mean, var, w) in state[key].items()}
+            for whole, key in ((False, "mixed_layers"), (True, "whole_layers"))
+        }
 
 
 class KeptStatistics:
@@ -90,7 +135,7 @@ class KeptStatistics:
         self._layers: dict[str, tuple[Tensor, Tensor] | None] = {}
 
     @contextmanager
-    def during(self, mode: Literal["keep", "replay"]) -> Iterator[None]:
+    def during(self, mode: Literal["off", "keep", "replay"]) -> Iterator[None]:
         """Inside, the statistics of every layer are kept, or those that were kept are used."""
         if mode == "keep":
             self._layers = {}
