@@ -22,7 +22,15 @@ from tests.tiny_stream import TinyStream, images_and_labels
 SIZES = (32, 5, 1, 1, 32)
 # shut for the first two of these batches, then open
 CONFIG = SpearConfig(tau=0.817, alpha=0.5, learning_rate=0.01, diversity_batch=1, boundaries="all", steps=2)
-REMEMBERING = dataclasses.replace(CONFIG, statistics_memory=16, diversity_memory=24, learning_rate_batch=16)
+REMEMBERING = dataclasses.replace(
+    CONFIG,
+    statistics_memory=16,
+    domain_jump=1.5,
+    alpha_trial=40,
+    diversity_memory=24,
+    learning_rate_batch=16,
+    answer_views=4,
+)
 
 
 def base() -> nn.Module:
