@@ -177,7 +177,7 @@ class Spear:
         """The logits that are answered and learned from, with the statistics that fit this batch's domain."""
         stream = self.model.stream_statistics
         logits = self._first_logits(x, share)
-        self._in_new_domain = self._jump is not None and self._jump.has_come(stream.apart())
+        self._in_new_domain = self._has_jumped(logits, share)
         if self._in_new_domain:
             stream.clear()
             self._trial.clear()
@@ -192,6 +192,13 @@ class Spear:
             return logits
         stream.whole = not stream.whole
         return self._first_logits(x, share)
+
+    def _has_jumped(self, logits: Tensor, share: Share) -> bool:
+        """Whether the batch is of another domain; one answer on all processes, also where each has statistics."""
+        if self._jump is None:
+            return False
+        come = self._jump.has_come(self.model.stream_statistics.apart())
+        return come if self.sync_batch_stats else bool(share.sum(logits.new_tensor([come], dtype=torch.float32)) > 0)
 
     def _first_logits(self, x: Tensor, share: Share) -> Tensor:
         """The answer; with a graph where this batch is likely to be learned from as a whole."""

@@ -159,10 +159,11 @@ class SpearConfig:
     def streaming(cls, **changes: Any) -> "SpearConfig":
         """The configuration that remembers about the last 64 images of the stream, with `changes`; ours.
 
-        For batches that are small, or of several sizes: batch statistics and Eq. 8's mean prediction are the stream's
-        (`statistics_memory`, `diversity_memory`), the learning rate goes with the batch (`learning_rate_batch`), and
-        alpha is the paper's, since so many images have good statistics. Not for streams whose domain changes within as
-        many images: what is remembered is then the domain before.
+        For streams of any batch size, and of domains that change: batch statistics and Eq. 8's mean prediction are the
+        stream's (`statistics_memory`, `diversity_memory`), statistics are forgotten where the domain changes
+        (`domain_jump`), the first images of a domain decide between alpha, the paper's, and the batch's statistics
+        alone (`alpha_trial`), and the learning rate goes with the batch (`learning_rate_batch`). `answer_views=4` takes
+        away more errors, at the cost of three forwards, where a mirrored image is still of its class.
 
         >>> SpearConfig.streaming(tau=0.1).statistics_memory
         64

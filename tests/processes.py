@@ -127,6 +127,9 @@ def main(mode: str, folder: Path) -> None:
             "sgd": learn(accelerator, torch.float32, sgd=True),
             "wrapped": learn(accelerator, torch.float32, sgd=True, wrap=True),
             "remembering": learn(accelerator, torch.float64, sgd=False, config=REMEMBERING),
+            "own, remembering": learn(
+                accelerator, torch.float64, sgd=False, config=REMEMBERING, sync_batch_stats=False
+            ),
             "own statistics": learn(accelerator, torch.float64, sgd=False, sync_batch_stats=False),
             "refused": refused(accelerator),
             "alone": alone(),

@@ -59,6 +59,12 @@ def test_two_processes_learn_what_one_learns(two: Found, one: dict[str, Any], na
     torch.testing.assert_close(together(two, name), one[name]["answers"], rtol=0, atol=100 * tolerance)
 
 
+def test_two_processes_find_the_new_domains_of_one(two: Found, one: dict[str, Any]) -> None:
+    found = [record["new_domain"] for record in one["remembering"]["records"]]
+    assert [record["new_domain"] for record in two[1]["remembering"]["records"]] == found
+    assert any(found), "no batch was of another domain"
+
+
 @pytest.mark.parametrize("name", ["fp64", "fp32", "sgd"])
 def test_gate_and_predictions_are_those_of_one_process(two: Found, one: dict[str, Any], name: str) -> None:
     verdicts = [record["skipped"] for record in one[name]["records"]]
@@ -68,7 +74,7 @@ def test_gate_and_predictions_are_those_of_one_process(two: Found, one: dict[str
         assert torch.equal(mine.argmax(1), expected.argmax(1))
 
 
-@pytest.mark.parametrize("name", ["fp64", "fp32", "sgd", "wrapped", "own statistics"])
+@pytest.mark.parametrize("name", ["fp64", "fp32", "sgd", "wrapped", "own statistics", "own, remembering"])
 def test_all_processes_hold_the_same_bits(two: Found, name: str) -> None:
     torch.testing.assert_close(two[0][name]["rsp"], two[1][name]["rsp"], rtol=0, atol=0)
     assert two[0][name]["records"] == two[1][name]["records"]
