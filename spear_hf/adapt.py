@@ -114,7 +114,6 @@ class Spear:
             betas=(self.config.adam_beta1, self.config.adam_beta2),
         )
         self.seen = SeenClasses(self.config.diversity_memory) if self.config.diversity_memory else None
-        self._alpha = own.alpha
         self._jump = Jump(self.config.domain_jump) if self.config.domain_jump else None
         self._trial = AlphaTrial(self.config.alpha_trial)
         self._in_new_domain = False
@@ -182,7 +181,7 @@ class Spear:
             stream.clear()
             self._trial.clear()
             logits = self._first_logits(x, share)
-        if not (self._trial.is_open and 0 < self._alpha < 1 and self.model.has_batch_norms):
+        if not (self._trial.is_open and 0 < self.config.alpha < 1 and self.model.has_batch_norms):
             return logits
         with stream.other_way(), stream.collecting(), torch.no_grad():
             others = self._logits(x, share)

@@ -50,7 +50,7 @@ class StreamStatistics:
         self._layers: dict[bool, dict[str, Remembered]] = {False: {}, True: {}}
         self._batch: dict[str, Remembered | None] | None = None  # of the forward that is to be remembered
         self._collected: dict[bool, dict[str, Remembered | None]] = {}
-        self._apart: dict[str, tuple[Tensor, float]] = {}
+        self._met: dict[str, tuple[Remembered, Remembered]] = {}  # the batch alone, and what it was joined to
 
     @property
     def layers(self) -> dict[str, Remembered]:
@@ -68,15 +68,14 @@ class StreamStatistics:
             now = before._replace(weight=fading * before.weight).joined(now)
         if self._batch is not None:
             if before is not None:
-                sampling = math.log(1 / count + 1 / (self.images * before.weight))
-                self._apart[layer] = distance((mean, variance), (before.mean, before.variance)), sampling
+                self._met[layer] = Remembered(mean, variance, count / self.images), before
             self._batch[layer] = None if layer in self._batch else now
         return now.mean, now.variance
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
         """Inside is the forward that `commit` remembers; of several forwards of one way, the last."""
-        self._batch, self._apart = {}, {}
+        self._batch, self._met = {}, {}
         try:
             yield
         finally:
@@ -93,11 +92,12 @@ class StreamStatistics:
 
     def apart(self) -> dict[str, float]:
         """layer -> how far the batch that was collected last is from what is remembered, as `Jump` wants it."""
-        if not self._apart:
+        if not self._met:
             return {}
-        distances, sampling = zip(*self._apart.values(), strict=True)
+        distances = [distance(now[:2], before[:2]) for now, before in self._met.values()]
+        sampling = [math.log((1 / now.weight + 1 / before.weight) / self.images) for now, before in self._met.values()]
         logs = torch.stack([d.to(distances[0].device) for d in distances]).log().tolist()
-        return {layer: log - s for layer, log, s in zip(self._apart, logs, sampling, strict=True)}
+        return {layer: log - s for layer, log, s in zip(self._met, logs, sampling, strict=True)}
 
     def commit(self) -> None:
         """Remember the batch that was collected last."""
@@ -109,6 +109,7 @@ class StreamStatistics:
         """Forget the stream."""
         self.whole = False
         self._layers = {False: {}, True: {}}
+        self._collected = {}
 
     def state_dict(self) -> dict[str, Any]:
         """Whether statistics are taken whole, and for each way layer -> [mean, variance, weight]."""

@@ -3,8 +3,9 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -96,3 +97,15 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
     monkeypatch.setenv("HF_TOKEN", "hf_me")
     yield HUB
     HUB.clear()
+
+
+def check_resume(tta: Any, batches: Sequence[Tensor], split: int) -> None:
+    """The first `split` batches again after a reset, and the others after a load, must give the same bits."""
+    first = [tta.step(x) for x in batches[:split]]
+    state = tta.state_dict()
+    rest = [tta.step(x) for x in batches[split:]]
+    tta.reset()
+    assert all(torch.equal(tta.step(x), a) for x, a in zip(batches[:split], first, strict=True))
+    tta.reset()
+    tta.load_state_dict(state)
+    assert all(torch.equal(tta.step(x), a) for x, a in zip(batches[split:], rest, strict=True))

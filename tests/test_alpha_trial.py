@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from spear_hf import Spear, SpearConfig, get_spear_model
 from spear_hf.alpha_trial import AlphaTrial
 from spear_hf.collective import Share
+from tests.conftest import check_resume
 
 EIGHT = Share((8,), 0, lambda x: x)
 
@@ -84,16 +85,8 @@ def test_a_new_domain_is_tried_anew(net: nn.Module) -> None:
 
 
 def test_reset_and_resume_give_the_same_bits(net: nn.Module, images: Tensor) -> None:
-    parts = images.split(4)
     tta = learner(with_variance(net, 1000.0), statistics_memory=16, learning_rate=0.01, learn_stride=2)
-    first = [tta.step(x) for x in parts[:2]]
-    state = tta.state_dict()
-    rest = [tta.step(x) for x in parts[2:]]
-    tta.reset()
-    assert all(torch.equal(tta.step(x), a) for x, a in zip(parts[:2], first, strict=True))
-    tta.reset()
-    tta.load_state_dict(state)
-    assert all(torch.equal(tta.step(x), a) for x, a in zip(parts[2:], rest, strict=True))
+    check_resume(tta, images.split(4), split=2)
 
 
 def test_calling_the_model_answers_as_the_trial_decided(net: nn.Module, images: Tensor) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from spear_hf import Spear, SpearConfig, get_spear_model
 from spear_hf.errors import ConfigError
 from spear_hf.jump import Jump, distance
+from tests.conftest import check_resume
 
 FAR = math.log(8.0)
 
@@ -78,16 +79,7 @@ def test_without_it_the_old_domain_is_remembered(net: nn.Module) -> None:
 
 
 def test_reset_and_resume_give_the_same_bits(net: nn.Module) -> None:
-    batches = domains()
-    tta = learner(net, learning_rate=0.01)
-    first = [tta.step(x) for x in batches[:5]]
-    state = tta.state_dict()
-    rest = [tta.step(x) for x in batches[5:]]
-    tta.reset()
-    assert all(torch.equal(tta.step(x), a) for x, a in zip(batches[:5], first, strict=True))
-    tta.reset()
-    tta.load_state_dict(state)
-    assert all(torch.equal(tta.step(x), a) for x, a in zip(batches[5:], rest, strict=True))
+    check_resume(learner(net, learning_rate=0.01), domains(), split=5)
 
 
 def test_a_network_without_batch_norms_never_jumps() -> None:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from spear_hf import Spear, SpearConfig, get_spear_model
 from spear_hf.errors import ConfigError
 from spear_hf.remembered import Remembered, StreamStatistics
+from tests.conftest import check_resume
 
 
 def learner(net: nn.Module, images: int = 16, **changes: object) -> Spear:
@@ -68,13 +69,7 @@ def test_a_stream_after_reset_and_a_resumed_one_give_the_same_bits(
 ) -> None:
     statistics, diversity = memories
     tta = learner(net, statistics, diversity_memory=diversity)
-    first = [tta.step(images[:4]), tta.step(images[4:])]
-    state = tta.state_dict()
-    third = tta.step(images[2:6])
-    tta.reset()
-    assert all(torch.equal(tta.step(x), a) for x, a in zip((images[:4], images[4:]), first, strict=True))
-    tta.load_state_dict(state)
-    assert torch.equal(tta.step(images[2:6]), third)
+    check_resume(tta, [images[:4], images[4:], images[2:6]], split=2)
 
 
 def test_several_steps_of_a_batch_remember_it_once(net: nn.Module, images: Tensor) -> None:
