@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from spear_hf import SpearConfig, SpearModel, get_spear_model
 from spear_hf.adapt import logits_of
 from spear_hf.lean import LeanForward
+from spear_hf.lean.tokens import tokens_with_gradient
 from tests.test_families import FAMILIES
 
 
@@ -77,7 +78,7 @@ def test_a_stem_rsp_of_a_vision_transformer_keeps_three_quarters() -> None:
 
 
 @pytest.mark.parametrize("function", [F.gelu, lambda x: F.gelu(x, approximate="tanh"), F.silu])
-@pytest.mark.parametrize("count", [1, 2, 7, 2**18, 2**18 + 1, 2**19 + 3])
+@pytest.mark.parametrize("count", [1, 2, 7, 2**20, 2**20 + 1, 2**21 + 3])
 def test_a_smooth_activation_keeps_20_bits_of_its_derivative(function: Callable[[Tensor], Tensor], count: int) -> None:
     torch.manual_seed(0)
     x = (4 * torch.randn(count)).requires_grad_()
@@ -136,6 +137,63 @@ def test_masked_attention_is_left_alone(options: dict[str, Any]) -> None:
         y = attended(qkv, **options)
     assert "DotProduct" in y.grad_fn.name()
     torch.testing.assert_close(y, attended(qkv, **options))
+
+
+@pytest.mark.parametrize("shape", [(3, 9, 6), (2, 3, 9, 6)])
+@pytest.mark.parametrize("tokens", [[], [0], [0, 4], list(range(9)), [8]])
+def test_a_linear_layer_is_the_same_whichever_tokens_have_a_gradient(shape: tuple[int, ...], tokens: list[int]) -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(6, 5).double().requires_grad_(False)
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    dy = torch.zeros(*shape[:-1], 5, dtype=torch.float64)
+    dy[..., tokens, :] = torch.randn(*shape[:-2], len(tokens), 5, dtype=torch.float64)
+    y = layer(x)
+    with LeanForward():
+        lean = layer(x)
+    assert type(lean.grad_fn).__name__ == "_LinearBackward"
+    assert torch.equal(lean, y)
+    torch.testing.assert_close(torch.autograd.grad(lean, x, dy), torch.autograd.grad(y, x, dy))
+
+
+@pytest.mark.parametrize("tokens", [[], [0], [2, 5]])
+def test_attention_that_few_tokens_look_through(tokens: list[int]) -> None:
+    torch.manual_seed(0)
+    qkv = torch.randn(5, 17, 96, dtype=torch.float64, requires_grad=True)
+    y = attended(qkv)
+    with LeanForward():
+        lean = attended(qkv)
+    dy = torch.zeros_like(y)
+    dy[:, :, tokens] = torch.randn(5, 4, len(tokens), 8, dtype=torch.float64)
+    torch.testing.assert_close(torch.autograd.grad(lean, qkv, dy), torch.autograd.grad(y, qkv, dy))
+
+
+def test_a_network_that_reads_its_class_token_multiplies_one_token_above_the_last_attention(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(0)
+    found = []
+
+    def looked(dy: Tensor) -> Tensor | None:
+        found.append(tokens_with_gradient(dy))
+        return found[-1]
+
+    for place in ("linear", "attention"):
+        monkeypatch.setattr(f"spear_hf.lean.{place}.tokens_with_gradient", looked)
+    base = timm.create_model("vit_tiny_patch16_224", num_classes=10, img_size=64).eval()
+    model = get_spear_model(base, SpearConfig(boundaries=(0,)))
+    with LeanForward():
+        learn(model, torch.randn(2, 3, 64, 64))
+    assert [t.tolist() for t in found if t is not None] == [[0]] * 4  # MLP: two, projection, attention
+    assert len(found) == 12 * 5
+
+
+@pytest.mark.parametrize("kind", ["two dimensions", "learned weight", "autocast"])
+def test_other_linear_layers_are_left_alone(kind: str) -> None:
+    layer = nn.Linear(6, 5).requires_grad_(kind == "learned weight")
+    x = torch.randn((4, 6) if kind == "two dimensions" else (2, 4, 6), requires_grad=True)
+    with LeanForward(), torch.autocast("cpu", enabled=kind == "autocast"):
+        y = layer(x)
+    assert type(y.grad_fn).__name__ != "_LinearBackward"
 
 
 def test_the_users_modules_are_not_touched(net: nn.Module, images: Tensor) -> None:

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from spear_hf.lean.flow import is_checkpointed
 from spear_hf.lean.parts import at_once
+from spear_hf.lean.tokens import scattered, tokens_with_gradient
 
 
 class _Attention(torch.autograd.Function):
@@ -28,23 +29,31 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         q, k, v = ctx.saved_tensors
-        images = max(1, at_once(q) * len(q) // (q.numel() // q.shape[-1] * k.shape[-2]))
-        gradients = [torch.empty_like(x) for x in (q, k, v)]
-        parts = zip(*(x.split(images) for x in (q, k, v, dy, *gradients)), strict=True)
-        for *inputs, dq, dk, dv in parts:
-            _write_gradients((dq, dk, dv), *inputs, scale=ctx.scale)
+        count, tokens = q.shape[-2], tokens_with_gradient(dy)
+        if tokens is not None:
+            q, dy = q.index_select(-2, tokens), dy.index_select(-2, tokens)
+        gradients = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)]
+        heads, shape = q.shape[1], (q.shape[-2], k.shape[-2])
+        images = max(1, at_once(q) // (heads * max(1, math.prod(shape))))
+        rooms = q.new_empty(2, min(images, len(q)) * heads, *shape)
+        for part in zip(*(x.split(images) for x in (*gradients, q, k, v, dy)), strict=True):
+            _write_gradients(*(x.flatten(0, 1) for x in part), rooms=rooms, scale=ctx.scale)
+        if tokens is not None:
+            gradients[0] = scattered(gradients[0], tokens, count)
         return *gradients, None
 
 
 def _write_gradients(
-    out: tuple[Tensor, Tensor, Tensor], q: Tensor, k: Tensor, v: Tensor, dy: Tensor, scale: float
+    dq: Tensor, dk: Tensor, dv: Tensor, q: Tensor, k: Tensor, v: Tensor, dy: Tensor, rooms: Tensor, scale: float
 ) -> None:
-    q = q * scale
-    p = torch.softmax(q @ k.mT, -1)
-    ds = torch.ops.aten._softmax_backward_data(dy @ v.mT, p, -1, p.dtype)
-    torch.matmul(ds, k * scale, out=out[0])
-    torch.matmul(ds.mT, q, out=out[1])
-    torch.matmul(p.mT, dy, out=out[2])
+    """Of (images x heads, N, C) each, in two rooms for as many (N, N)."""
+    p, ds = rooms[:, : len(q)]
+    torch.softmax(torch.baddbmm(p, q, k.mT, beta=0, alpha=scale, out=p), -1, out=p)
+    torch.bmm(p.mT, dy, out=dv)
+    torch.bmm(dy, v.mT, out=ds)
+    torch.ops.aten._softmax_backward_data.out(ds, p, -1, p.dtype, grad_input=ds)
+    torch.baddbmm(dq, ds, k, beta=0, alpha=scale, out=dq)
+    torch.baddbmm(dk, ds.mT, q, beta=0, alpha=scale, out=dk)
 
 
 def _attention(

@@ -8,10 +8,18 @@ from torch.overrides import TorchFunctionMode
 from spear_hf.lean.activation import ACTIVATIONS
 from spear_hf.lean.attention import ATTENTIONS
 from spear_hf.lean.convolution import CONVOLUTIONS
+from spear_hf.lean.linear import LINEARS
 from spear_hf.lean.normalization import NORMALIZATIONS
 from spear_hf.lean.smooth import SMOOTH
 
-TABLE: dict[Any, Callable[..., Any]] = {**CONVOLUTIONS, **NORMALIZATIONS, **ACTIVATIONS, **SMOOTH, **ATTENTIONS}
+TABLE: dict[Any, Callable[..., Any]] = {
+    **CONVOLUTIONS,
+    **LINEARS,
+    **NORMALIZATIONS,
+    **ACTIVATIONS,
+    **SMOOTH,
+    **ATTENTIONS,
+}
 """torch function -> its lean form, which returns NotImplemented where it has none for these arguments."""
 
 

@@ -26,13 +26,13 @@ class _Smooth(torch.autograd.Function):
         upper = torch.empty_like(x, dtype=torch.int16)
         lower = torch.empty((x.numel() + 1) // 2, dtype=torch.uint8, device=x.device)
         scale = x.new_full((min(x.numel(), at_once(x)),), _SCALE)
+        room, nibbles = torch.empty_like(scale), torch.empty_like(scale, dtype=torch.uint8)
         for part, high, low in zip(_parts(x), _parts(upper), _halves(lower), strict=True):
-            scaled = derivative(scale[: len(part)], part)
+            scaled = derivative(scale[: len(part)], part, grad_input=room[: len(part)])
             bits = scaled.add_(_ROUND - _CENTRE * _SCALE).view(torch.int32)
-            nibbles = bits.to(torch.uint8)
-            first, second = nibbles[: len(low)], nibbles[len(low) :]
+            first, second = nibbles[: len(part)].copy_(bits).tensor_split([len(low)])
             torch.bitwise_and(first, 15, out=low)
-            low[: len(second)] |= second << 4
+            low[: len(second)].add_(second, alpha=16)  # of which a byte keeps 4 bits
             high.copy_(bits.bitwise_right_shift_(4))
         ctx.save_for_backward(upper, lower)
         return function(x)
@@ -72,14 +72,14 @@ def _gelu(input: Any, *, approximate: str = "none") -> Any:
     def function(x: Tensor) -> Tensor:
         return F.gelu(x, approximate=approximate)
 
-    def derivative(dy: Tensor, x: Tensor) -> Tensor:
-        return torch.ops.aten.gelu_backward(dy, x, approximate=approximate)
+    def derivative(dy: Tensor, x: Tensor, grad_input: Tensor) -> Tensor:
+        return torch.ops.aten.gelu_backward.grad_input(dy, x, approximate=approximate, grad_input=grad_input)
 
     return _smooth(input, function, derivative)
 
 
 def _silu(input: Any, inplace: bool = False) -> Any:
-    return NotImplemented if inplace else _smooth(input, F.silu, torch.ops.aten.silu_backward)
+    return NotImplemented if inplace else _smooth(input, F.silu, torch.ops.aten.silu_backward.grad_input)
 
 
 SMOOTH: dict[Any, Callable[..., Any]] = {F.gelu: _gelu, F.silu: _silu}
