@@ -178,8 +178,8 @@ class Spear:
         logits = self._first_logits(x, share)
         self._in_new_domain = self._has_jumped(logits, share)
         if self._in_new_domain:
-            stream.clear()
-            self._trial.clear()
+            stream.forget()
+            self._trial.clear(stream.whole)
             logits = self._first_logits(x, share)
         if not (self._trial.is_open and 0 < self.config.alpha < 1 and self.model.has_batch_norms):
             return logits

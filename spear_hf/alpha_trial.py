@@ -2,7 +2,8 @@
 
 Which alpha is right differs between networks and between corruptions, more than anything else in Eq. 10. Answers are
 surer where statistics fit; so the first images of a domain are answered both ways, and the whole batch's statistics are
-taken where the mean entropy is so much lower that it is not chance.
+taken where the mean entropy is so much lower that it is not chance. RSPs have learned with the way of the last domain,
+so a new one begins with it, and leaves whole statistics only where the mixed ones are surer.
 """
 
 from collections.abc import Mapping
@@ -24,9 +25,10 @@ class AlphaTrial:
         self.images = images
         self.clear()
 
-    def clear(self) -> None:
-        """A new domain: try again."""
+    def clear(self, whole: bool = False) -> None:
+        """A new domain: try again, beginning with whole statistics or mixed ones."""
         self.count = 0
+        self._began_whole = whole
         self._entropy = {False: 0.0, True: 0.0}
 
     @property
@@ -44,12 +46,14 @@ class AlphaTrial:
         for whole, entropy in entropies.items():
             self._entropy[whole] += entropy * share.total
         self.count += share.total
-        return self._entropy[True] < SURER * self._entropy[False]
+        return self._entropy[True] < (1 if self._began_whole else SURER) * self._entropy[False]
 
     def state_dict(self) -> dict[str, Any]:
-        """Images so far, and the sums of both entropies."""
-        return {"count": self.count, "mixed": self._entropy[False], "whole": self._entropy[True]}
+        """Images so far, the way the domain began with, and the sums of both entropies."""
+        entropies = {"mixed": self._entropy[False], "whole": self._entropy[True]}
+        return {"count": self.count, "began_whole": self._began_whole, **entropies}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state_dict`."""
-        self.count, self._entropy = state["count"], {False: state["mixed"], True: state["whole"]}
+        self.count, self._began_whole = state["count"], state["began_whole"]
+        self._entropy = {False: state["mixed"], True: state["whole"]}

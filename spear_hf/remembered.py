@@ -105,11 +105,15 @@ class StreamStatistics:
             self._layers[whole] |= {layer: now for layer, now in batch.items() if now is not None}
         self._collected = {}
 
-    def clear(self) -> None:
-        """Forget the stream."""
-        self.whole = False
+    def forget(self) -> None:
+        """Of another domain than what is remembered: the statistics go, the way they are taken stays."""
         self._layers = {False: {}, True: {}}
         self._collected = {}
+
+    def clear(self) -> None:
+        """Forget the stream."""
+        self.forget()
+        self.whole = False
 
     def state_dict(self) -> dict[str, Any]:
         """Whether statistics are taken whole, and for each way layer -> [mean, variance, weight]."""

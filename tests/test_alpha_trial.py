@@ -36,6 +36,15 @@ def test_whole_statistics_are_taken_where_they_are_surer_by_a_sixth() -> None:
     assert not trial.is_open
 
 
+def test_whole_statistics_are_left_where_mixed_ones_are_surer() -> None:
+    trial = AlphaTrial(16)
+    trial.clear(whole=True)
+    assert trial.add({False: 0.6, True: 0.59}, EIGHT)
+    assert not trial.add({False: 0.6, True: 0.62}, EIGHT)  # 1.21 of 1.2
+    trial.clear()
+    assert not trial.add({False: 0.6, True: 0.59}, EIGHT)
+
+
 def test_no_images_are_no_trial() -> None:
     assert not AlphaTrial(0).is_open
 
@@ -82,6 +91,24 @@ def test_a_new_domain_is_tried_anew(net: nn.Module) -> None:
         tta.step(x)
         trials.append(tta.state_dict()["trial"]["count"] != before)
     assert trials == [True, True, False, False, False, False, True, True, False, False]
+
+
+@pytest.mark.parametrize("factor", [1000.0, 0.1])
+def test_a_new_domain_begins_the_way_of_the_last(net: nn.Module, factor: float) -> None:
+    generator = torch.Generator().manual_seed(2)
+    batches = [torch.randn(8, 3, 32, 32, generator=generator) for _ in range(10)]
+    tta = learner(with_variance(net, factor), statistics_memory=64, domain_jump=4.0)
+    ways, began = [], []
+    for x in batches[:6] + [y * 0.3 - 2 for y in batches[6:]]:
+        tta.step(x)
+        assert tta.last is not None
+        ways.append(tta.last.whole_statistics)
+        if tta.last.new_domain:
+            began.append(tta.state_dict()["trial"]["began_whole"])
+    assert began == [ways[5]]
+    assert ways[5] == (factor > 1)
+    tta.reset()
+    assert not tta.model.stream_statistics.whole
 
 
 def test_reset_and_resume_give_the_same_bits(net: nn.Module, images: Tensor) -> None:
