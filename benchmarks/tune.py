@@ -4,9 +4,10 @@
     python benchmarks/tune.py --model examples/fashion_mnist/resnet --data runs/held_out.parquet \
         --output runs/tune_resnet.jsonl --sweep '{"learning_rate": [0.003, 0.01], "boundaries": ["0", "0,1"]}'
 
-Every trial (a configuration at a batch size, over the 15 corruptions at severity 5, reset before each) is one line of
-the output file; a trial that is there already is not run again, so the sweep can be stopped and resumed. At the end the
-table of all trials is printed, best mean first; "worst" is the largest rise over the source's error on any corruption.
+Every trial (a configuration at a batch size, over the 15 corruptions at severity 5, reset before each or, with
+--continual, before the first alone) is one line of the output file; a trial that is there already is not run again, so
+the sweep can be stopped and resumed. At the end the table of all trials is printed, best mean first; "worst" is the
+largest rise over the source's error on any corruption.
 """
 
 import argparse
@@ -49,12 +50,13 @@ def corrupted(data: Path, limit: int, preset: str, seed: int, cache: Path) -> tu
 
 
 def errors(
-    method: TTAMethod, sets: dict[str, Tensor], labels: Tensor, processor: Any, batch_size: int
+    method: TTAMethod, sets: dict[str, Tensor], labels: Tensor, processor: Any, batch_size: int, continual: bool
 ) -> dict[str, float]:
-    """corruption -> online error in percent, the method reset before each."""
+    """corruption -> online error in percent; the method is new, and reset between corruptions unless continual."""
     found = {}
     for name, images in sets.items():
-        method.reset()
+        if not continual:
+            method.reset()
         parts = zip(images.split(batch_size), labels.split(batch_size), strict=True)
         wrong = sum(int((method.step(processor(x)).argmax(1) != y).sum()) for x, y in parts)
         found[name] = round(100 * wrong / len(labels), 3)
@@ -69,6 +71,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True, help="JSON lines, one for each trial")
     parser.add_argument("--sweep", default="{}", help="JSON: SpearConfig field -> list of values; their product is run")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[4, 16, 256])
+    parser.add_argument("--continual", action="store_true", help="never reset")
     parser.add_argument("--limit", type=int, default=2048)
     parser.add_argument("--preset", default="cifar")
     parser.add_argument("--seed", type=int, default=0)
@@ -78,10 +81,11 @@ def main() -> None:
     processor = load_processor(base)
     cache = args.output.with_name(f"{args.data.stem}_{args.limit}_{args.preset}_{args.seed}.pt")
     sets, labels = corrupted(args.data, args.limit, args.preset, args.seed, cache)
-    done = [json.loads(line) for line in args.output.read_text().splitlines()] if args.output.exists() else []
+    lines = args.output.read_text().splitlines() if args.output.exists() else []
+    done = [{"continual": False} | json.loads(line) for line in lines]
 
     def run(name: str, settings: dict[str, Any], batch_size: int) -> None:
-        key = {"method": name, "settings": settings, "batch_size": batch_size}
+        key = {"method": name, "settings": settings, "batch_size": batch_size, "continual": args.continual}
         if any(all(trial[k] == v for k, v in key.items()) for trial in done):
             return
         own = copy.deepcopy(base)
@@ -89,7 +93,7 @@ def main() -> None:
             method: TTAMethod = Spear(get_spear_model(own, SpearConfig.from_dict(settings)))
         else:
             method = METHODS[name](own, **settings)
-        trial = key | {"error": errors(method, sets, labels, processor, batch_size)}
+        trial = key | {"error": errors(method, sets, labels, processor, batch_size, args.continual)}
         trial["mean"] = round(sum(trial["error"].values()) / len(trial["error"]), 3)
         done.append(trial)
         with args.output.open("a") as file:
@@ -102,7 +106,7 @@ def main() -> None:
         run("bn_adapt", {}, batch_size)
         for values in itertools.product(*sweep.values()):
             run("spear", dict(zip(sweep, values, strict=True)), batch_size)
-    show(done)
+    show([trial for trial in done if trial["continual"] == args.continual])
 
 
 def show(trials: list[dict[str, Any]]) -> None:
