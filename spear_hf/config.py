@@ -64,7 +64,7 @@ class SpearConfig:
         default=0,
         metadata=_about(
             "How many images at the start of a domain are answered with the batch's statistics alone too (alpha 1), at "
-            "the cost of inference; where that is surer by a sixth, this domain is answered so, and later ones until the "
+            "the cost of inference; where that is surer by a sixth, it is answered so, as are later ones until the "
             "mixture is surer; 0 never tries (ours)."
         ),
     )
