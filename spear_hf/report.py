@@ -45,7 +45,8 @@ class Report:
         methods: their names, in column order; the first is what gains are counted from.
         provenance: stream, base, hyper-parameters, package versions.
         seconds: spent by each method in `step`, in all.
-        adaptation: for methods with a StepRecord: how many steps adapted, and why the others were skipped.
+        adaptation: for methods with a StepRecord: how many steps adapted, why the others were skipped, and how many
+            began a new domain or took the batch norms' statistics without the source's.
         parameters: how many numbers each method learns.
         memory: the most that a step of each method took, in bytes; empty where it was not measured.
         memory_kind: what these bytes are.

@@ -32,9 +32,16 @@ class Tally:
 
     def note(self, method: str, record: Any) -> None:
         """Count what a step did, where the method keeps a StepRecord."""
-        if isinstance(record, StepRecord):
-            outcome = record.skipped or "adapted"
-            self.adaptation[method][outcome] = self.adaptation[method].get(outcome, 0) + 1
+        if not isinstance(record, StepRecord):
+            return
+        counted = {
+            record.skipped or "adapted": True,
+            "began a new domain": record.new_domain,
+            "without the source's statistics": record.whole_statistics,
+        }
+        for what, happened in counted.items():
+            if happened:
+                self.adaptation[method][what] = self.adaptation[method].get(what, 0) + 1
 
     def report(self, provenance: dict[str, Any], parameters: dict[str, int]) -> Report:
         """The figures as they stand.

@@ -13,6 +13,7 @@ from spear_hf.errors import CheckpointError, DataError
 from spear_hf.evaluate import evaluate
 from spear_hf.methods import BnAdapt, Source
 from spear_hf.tally import Tally
+from tests.test_alpha_trial import with_variance
 from tests.tiny_stream import Killed, KilledStream, TinyStream, images_and_labels
 
 
@@ -49,6 +50,16 @@ def test_the_caller_gets_the_record_of_every_step_of_the_last_method(net: nn.Mod
         ("domain0", 5),
         ("domain0", 1),
     ]
+
+
+def test_the_report_counts_new_domains_and_whole_statistics(net: nn.Module) -> None:
+    seen: list[StepRecord] = []
+    trying = methods(with_variance(net, 1000.0), statistics_memory=16, domain_jump=1.01, alpha_trial=64)
+    report = evaluate(trying, TinyStream(), progress=False, on_step=lambda _, record: seen.append(record))
+    jumps, whole = sum(r.new_domain for r in seen), sum(r.whole_statistics for r in seen)
+    expected = {"adapted": 6, "began a new domain": jumps, "without the source's statistics": whole}
+    assert report.adaptation["SPeaR"] == {what: count for what, count in expected.items() if count}
+    assert whole > 0
 
 
 def test_a_killed_run_goes_on_to_the_same_report_and_the_same_bits(net: nn.Module, tmp_path: Path) -> None:
