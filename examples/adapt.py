@@ -127,7 +127,7 @@ def finish(
     model.restore(folder.learned[best])
     loaded = SpearModel.from_pretrained(pristine, folder.adapter(best))
     x = next(iter(stream))["pixel_values"].to(next(pristine.parameters()).device)
-    with torch.no_grad():
+    with torch.no_grad(), model.stream_statistics.set_aside():
         before, after = (getattr(out, "logits", out) for out in (model(x), loaded(x)))
     if not torch.equal(before, after):
         raise SpearError(f"the adapter loaded from {folder.adapter(best)} answers differently; please report this")

@@ -49,8 +49,8 @@ class SpearConfig:
     statistics_memory: int = field(
         default=0,
         metadata=_about(
-            "How many images of the stream the batch statistics remember, so that small batches have good ones; 0, the "
-            "paper's, takes each batch alone (ours)."
+            "How many images of the stream the batch statistics remember, so that small batches have good ones, in a "
+            "checkpoint but not in a saved adapter; 0, the paper's, takes each batch alone (ours)."
         ),
     )
     domain_jump: float = field(

@@ -26,7 +26,8 @@ def clean_along(
 ) -> Report:
     """A row for each domain: errors on the same clean images of the source, and of the model as that domain left it.
 
-    Nothing is learned, and the model's RSPs are what they were.
+    Nothing is learned, and the model's RSPs are what they were. Statistics that the model remembers of a stream are set
+    aside: they are of other images.
 
     Args:
         learned: domain -> RSPs, in stream order, as a `RunFolder` keeps them.
@@ -42,7 +43,8 @@ def clean_along(
     try:
         for domain, state in learned.items():
             model.restore(state)
-            frozen = evaluate({STEERED: Frozen(model, accelerator=accelerator)}, copy.copy(stream), **options)
+            with model.stream_statistics.set_aside():
+                frozen = evaluate({STEERED: Frozen(model, accelerator=accelerator)}, copy.copy(stream), **options)
             rows.append(DomainResult(domain, n, {SOURCE: error, STEERED: frozen.mean_error(STEERED)}))
     finally:
         model.restore(before)

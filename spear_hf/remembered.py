@@ -115,6 +115,16 @@ class StreamStatistics:
         self.forget()
         self.whole = False
 
+    @contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """Inside, the model answers as if it had seen no stream, which is how a saved adapter answers once loaded."""
+        state = self.state_dict()
+        self.clear()
+        try:
+            yield
+        finally:
+            self.load_state_dict(state)
+
     def state_dict(self) -> dict[str, Any]:
         """Whether statistics are taken whole, and for each way layer -> [mean, variance, weight]."""
         kept = {

@@ -29,6 +29,18 @@ def test_the_default_model_answers_corrupted_images_better_when_steered(tmp_path
 
 
 @pytest.mark.slow
+def test_a_run_that_remembers_its_stream_says_so_and_saves_what_it_learned(tmp_path: Path) -> None:
+    memory = ["--statistics_memory", "64", "--domain_jump", "4", "--alpha_trial", "256"]
+    words = ["--limit", "128", "--batch_size", "16", "--corruptions", "brightness,contrast", "--protocol", "continual"]
+    done = adapt(*words, *memory, "--output", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stdout.split())
+    assert "began a new domain" in said
+    assert "without the source's statistics" in said
+    assert "its logits are identical" in said
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -1,9 +1,9 @@
 import copy
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from spear_hf import SpearConfig, get_spear_model
+from spear_hf import Spear, SpearConfig, get_spear_model
 from spear_hf.baselines import baselines
 from spear_hf.evaluate import evaluate
 from spear_hf.methods import BnAdapt, Source
@@ -23,6 +23,19 @@ def test_clean_images_are_answered_with_what_each_domain_taught(net: nn.Module) 
     assert report.rows[0].error == {"source": source, "SPeaR": source}
     assert report.rows[1].error["SPeaR"] != source
     torch.testing.assert_close(model.snapshot(), identity, rtol=0, atol=0)
+
+
+def test_what_the_model_remembers_of_a_stream_is_set_aside(net: nn.Module, images: Tensor) -> None:
+    pristine, config = copy.deepcopy(net), SpearConfig(alpha=0.9, statistics_memory=64, learning_rate=0.0)
+    fresh = get_spear_model(copy.deepcopy(net), config)
+    tta = Spear(get_spear_model(net, config))
+    tta.step(5 * images + 3)
+    learned = {"fog/5": fresh.snapshot()}
+    expected = clean_along(fresh, learned, pristine, TinyStream())
+    answer = tta.model(images)
+    assert not torch.equal(answer, fresh(images))
+    assert clean_along(tta.model, learned, pristine, TinyStream()).rows == expected.rows
+    assert torch.equal(tta.model(images), answer)
 
 
 def test_the_baselines_have_a_base_of_their_own_and_mix_only_what_the_model_mixes(net: nn.Module) -> None:
