@@ -121,6 +121,41 @@ def test_attention_keeps_no_output(scale: float | None, images: int, monkeypatch
     torch.testing.assert_close(torch.autograd.grad(lean, qkv, dy), torch.autograd.grad(y, qkv, dy))
 
 
+@pytest.mark.parametrize("heads", [1, 4])
+def test_the_gradients_of_q_k_and_v_are_written_where_they_are_wanted(heads: int) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(5, 17, 32, dtype=torch.float64, requires_grad=True)
+    layer = nn.Linear(32, 96, dtype=torch.float64).requires_grad_(False)
+
+    def forward() -> Tensor:
+        q, k, v = layer(x).reshape(5, 17, 3, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        return F.scaled_dot_product_attention(q, k, v)
+
+    y = forward()
+    with LeanForward(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("spear_hf.lean.attention.at_once", lambda q: heads * 17 * 17)
+        lean = forward()
+        patch.setattr(torch, "stack", lambda *_: pytest.fail("copied together"))
+        (found,) = torch.autograd.grad(lean.square().sum(), x)
+    assert torch.equal(lean, y)
+    torch.testing.assert_close(found, torch.autograd.grad(y.square().sum(), x)[0])
+
+
+@pytest.mark.parametrize("dim", [0, 2])
+def test_unbound_slices_that_are_used_otherwise_keep_their_gradients(dim: int) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3, 2, 3, 5, 4, dtype=torch.float64, requires_grad=True)
+
+    def use(unbind: Callable[..., Any]) -> Tensor:
+        q, k, v = unbind(x, dim)
+        return (q * k).sum() + (q.square() * v).sum() + k.sum()
+
+    with LeanForward():
+        lean, alone = use(torch.unbind), torch.unbind(x, dim)[1].sum()
+    torch.testing.assert_close(torch.autograd.grad(lean, x), torch.autograd.grad(use(torch.unbind), x))
+    torch.testing.assert_close(torch.autograd.grad(alone, x), torch.autograd.grad(x.unbind(dim)[1].sum(), x))
+
+
 def test_attention_between_sequences_of_different_lengths() -> None:
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, 3, n, 8, dtype=torch.float64, requires_grad=True) for n in (5, 7, 7))

@@ -32,15 +32,23 @@ class _Attention(torch.autograd.Function):
         count, tokens = q.shape[-2], tokens_with_gradient(dy)
         if tokens is not None:
             q, dy = q.index_select(-2, tokens), dy.index_select(-2, tokens)
-        gradients = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)]
         heads, shape = q.shape[1], (q.shape[-2], k.shape[-2])
         images = max(1, at_once(q) // (heads * max(1, math.prod(shape))))
+        gradients = _room_for_gradients(q, k, v, side_by_side=images == 1 and q.shape == k.shape == v.shape)
         rooms = q.new_empty(2, min(images, len(q)) * heads, *shape)
         for part in zip(*(x.split(images) for x in (*gradients, q, k, v, dy)), strict=True):
             _write_gradients(*(x.flatten(0, 1) for x in part), rooms=rooms, scale=ctx.scale)
         if tokens is not None:
             gradients[0] = scattered(gradients[0], tokens, count)
         return *gradients, None
+
+
+def _room_for_gradients(q: Tensor, k: Tensor, v: Tensor, side_by_side: bool) -> list[Tensor]:
+    """Three times (B, heads, N, C): contiguous each, or together the (B, N, 3, heads, C) of one layer's output."""
+    if not side_by_side:
+        return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)]
+    images, heads, count, width = q.shape
+    return list(q.new_empty(images, count, 3, heads, width).permute(2, 0, 3, 1, 4).unbind())
 
 
 def _write_gradients(

@@ -11,6 +11,7 @@ from spear_hf.lean.convolution import CONVOLUTIONS
 from spear_hf.lean.linear import LINEARS
 from spear_hf.lean.normalization import NORMALIZATIONS
 from spear_hf.lean.smooth import SMOOTH
+from spear_hf.lean.unbind import UNBINDS
 
 TABLE: dict[Any, Callable[..., Any]] = {
     **CONVOLUTIONS,
@@ -19,6 +20,7 @@ TABLE: dict[Any, Callable[..., Any]] = {
     **ACTIVATIONS,
     **SMOOTH,
     **ATTENTIONS,
+    **UNBINDS,
 }
 """torch function -> its lean form, which returns NotImplemented where it has none for these arguments."""
 
