@@ -10,20 +10,19 @@ from spear_hf.lean.flow import flows_through
 
 
 class _Unbind(torch.autograd.Function):
-    """The slices of x along an axis."""
+    """The slices of x along its first axis."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int) -> tuple[Tensor, ...]:
-        ctx.dim = dim
-        return x.unbind(dim)
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, ...]:
+        return x.unbind()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        step = _step(gradients) if ctx.dim == 0 else None
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        step = _step(gradients)
         if step is None:
-            return torch.stack(gradients, ctx.dim), None
+            return torch.stack(gradients)
         first = gradients[0]
-        return first.as_strided((len(gradients), *first.shape), (step, *first.stride())), None
+        return first.as_strided((len(gradients), *first.shape), (step, *first.stride()))
 
 
 def _step(slices: tuple[Tensor, ...]) -> int | None:
@@ -36,9 +35,10 @@ def _step(slices: tuple[Tensor, ...]) -> int | None:
 
 
 def _unbind(input: Any, dim: int = 0) -> Any:
-    if not flows_through(input) or input.dim() != 5 or input.shape[dim] != 3:
+    """Of (3, B, heads, N, C), which is what a layer's output for q, k and v is made to be."""
+    if not flows_through(input) or dim != 0 or input.dim() != 5 or len(input) != 3:
         return NotImplemented
-    return _Unbind.apply(input, dim)
+    return _Unbind.apply(input)
 
 
 UNBINDS: dict[Any, Callable[..., Any]] = {torch.unbind: _unbind, Tensor.unbind: _unbind}
