@@ -109,7 +109,7 @@ def attended(qkv: Tensor, **options: Any) -> Tensor:
 @pytest.mark.parametrize("images", [1, 5])
 @pytest.mark.parametrize("scale", [None, 0.3])
 def test_attention_keeps_no_output(scale: float | None, images: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spear_hf.lean.attention.at_once", lambda q: images * 4 * 17 * 17)
+    monkeypatch.setattr("spear_hf.lean.attention.at_once", lambda q, on_cpu: images * 4 * 17 * 17)
     torch.manual_seed(0)
     qkv = torch.randn(5, 17, 96, dtype=torch.float64, requires_grad=True)
     y = attended(qkv, scale=scale)
@@ -133,7 +133,7 @@ def test_the_gradients_of_q_k_and_v_are_written_where_they_are_wanted(heads: int
 
     y = forward()
     with LeanForward(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spear_hf.lean.attention.at_once", lambda q: heads * 17 * 17)
+        patch.setattr("spear_hf.lean.attention.at_once", lambda q, on_cpu: heads * 17 * 17)
         lean = forward()
         patch.setattr(torch, "stack", lambda *_: pytest.fail("copied together"))
         (found,) = torch.autograd.grad(lean.square().sum(), x)

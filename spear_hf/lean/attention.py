@@ -5,7 +5,7 @@ of matrices for that: it computes the probabilities from q and k either way.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -33,14 +33,19 @@ class _Attention(torch.autograd.Function):
         if tokens is not None:
             q, dy = q.index_select(-2, tokens), dy.index_select(-2, tokens)
         heads, shape = q.shape[1], (q.shape[-2], k.shape[-2])
-        images = max(1, at_once(q) // (heads * max(1, math.prod(shape))))
+        images = max(1, at_once(q, on_cpu=2**18) // (heads * max(1, math.prod(shape))))
         gradients = _room_for_gradients(q, k, v, side_by_side=images == 1 and q.shape == k.shape == v.shape)
         rooms = q.new_empty(2, min(images, len(q)) * heads, *shape)
-        for part in zip(*(x.split(images) for x in (*gradients, q, k, v, dy)), strict=True):
-            _write_gradients(*(x.flatten(0, 1) for x in part), rooms=rooms, scale=ctx.scale)
+        for part in zip(*(_parts(x, images) for x in (*gradients, q, k, v, dy)), strict=True):
+            _write_gradients(*part, rooms=rooms, scale=ctx.scale)
         if tokens is not None:
             gradients[0] = scattered(gradients[0], tokens, count)
         return *gradients, None
+
+
+def _parts(x: Tensor, images: int) -> Iterable[Tensor]:
+    """(images x heads, N, C) at a time."""
+    return x.unbind() if images == 1 else (part.flatten(0, 1) for part in x.split(images))
 
 
 def _room_for_gradients(q: Tensor, k: Tensor, v: Tensor, side_by_side: bool) -> list[Tensor]:
@@ -55,7 +60,7 @@ def _write_gradients(
     dq: Tensor, dk: Tensor, dv: Tensor, q: Tensor, k: Tensor, v: Tensor, dy: Tensor, rooms: Tensor, scale: float
 ) -> None:
     """Of (images x heads, N, C) each, in two rooms for as many (N, N)."""
-    p, ds = rooms[:, : len(q)]
+    p, ds = rooms if rooms.shape[1] == len(q) else rooms[:, : len(q)]
     torch.softmax(torch.baddbmm(p, q, k.mT, beta=0, alpha=scale, out=p), -1, out=p)
     torch.bmm(p.mT, dy, out=dv)
     torch.bmm(dy, v.mT, out=ds)

@@ -3,6 +3,6 @@
 from torch import Tensor
 
 
-def at_once(x: Tensor) -> int:
-    """How many numbers, an even count: 1 MiB in fp32 on a CPU; 64 MiB elsewhere, where every part costs a launch."""
-    return 2**18 if x.device.type == "cpu" else 2**24
+def at_once(x: Tensor, on_cpu: int) -> int:
+    """How many numbers: `on_cpu` there; 64 MiB in fp32 elsewhere, where every part costs a launch."""
+    return on_cpu if x.device.type == "cpu" else 2**24
