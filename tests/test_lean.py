@@ -77,6 +77,20 @@ def test_a_stem_rsp_of_a_vision_transformer_keeps_three_quarters() -> None:
         assert saved_bytes(model, x) < 0.8 * plain
 
 
+def test_channels_last_stays_channels_last() -> None:
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Conv2d(8, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 8, 1))
+    layers = layers.to(memory_format=torch.channels_last).eval().requires_grad_(False)
+    x = torch.randn(2, 8, 6, 6).to(memory_format=torch.channels_last).requires_grad_()
+    y = layers(x)
+    with LeanForward():
+        lean = layers(x)
+    (dx,), (lean_dx,) = torch.autograd.grad(y.sum(), x), torch.autograd.grad(lean.sum(), x)
+    assert torch.equal(lean, y)
+    torch.testing.assert_close(lean_dx, dx)
+    assert all(t.is_contiguous(memory_format=torch.channels_last) for t in (lean, lean_dx))
+
+
 @pytest.mark.parametrize("function", [F.gelu, lambda x: F.gelu(x, approximate="tanh"), F.silu])
 @pytest.mark.parametrize("count", [1, 2, 7, 2**20, 2**20 + 1, 2**21 + 3])
 def test_a_smooth_activation_keeps_20_bits_of_its_derivative(function: Callable[[Tensor], Tensor], count: int) -> None:
