@@ -18,10 +18,10 @@ from rich.console import Console
 from rich.table import Table
 
 from spear_hf import AdapterBank, Spear, load_base_model, load_processor, load_stream
-from spear_hf.bank import IDENTITY, MARGIN
 from spear_hf.data.corruptions import CORRUPTIONS
-from spear_hf.files import write_atomically
-from spear_hf.metrics import count_wrong
+from spear_hf.evaluation.metrics import count_wrong
+from spear_hf.learning.bank import IDENTITY, MARGIN
+from spear_hf.utils.files import write_atomically
 
 NAMES = list(CORRUPTIONS)
 START = 5120  # examples/share.py learns from at most 4,096 images of this order and tests on the next 1,024

@@ -24,19 +24,10 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from spear_hf import (
-    Guard,
-    GuardPolicy,
-    Spear,
-    SpearConfig,
-    TTAMethod,
-    get_spear_model,
-    load_base_model,
-    load_processor,
-)
+from spear_hf import Guard, GuardPolicy, Spear, SpearConfig, TTAMethod, get_spear_model, load_base_model, load_processor
 from spear_hf.data.corruptions import CORRUPTIONS, corrupt_batch, sample_rng
 from spear_hf.errors import InputError
-from spear_hf.files import write_atomically
+from spear_hf.utils.files import write_atomically
 
 NAMES = list(CORRUPTIONS)
 NOISE = "noise"

@@ -26,10 +26,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from spear_hf import load_base_model, load_processor, load_stream
-from spear_hf.compare import compare
-from spear_hf.comparison_plot import plot_parameters
-from spear_hf.contender import AS_PUBLISHED, Contender, chosen_settings, make_contenders
 from spear_hf.data.cached import cached
+from spear_hf.evaluation.compare import compare
+from spear_hf.evaluation.method_spec import AS_PUBLISHED, MethodSpec, chosen_settings, method_specs
+from spear_hf.evaluation.plots.comparison import plot_parameters
 
 
 class Block(nn.Module):
@@ -154,11 +154,11 @@ def main() -> None:
     show(found, f"{args.which}, {type(base).__name__}, severity 5, {args.protocol}", output)
 
 
-def chosen(args: argparse.Namespace, benchmark: str) -> dict[str, Contender]:
+def chosen(args: argparse.Namespace, benchmark: str) -> dict[str, MethodSpec]:
     """The methods that were named, with --settings before --published before defaults."""
     paper = {"spear_paper": AS_PUBLISHED} if args.published else {}
     settings = chosen_settings(benchmark if args.published else None, args.settings)
-    return make_contenders(args.methods, paper | settings)
+    return method_specs(args.methods, paper | settings)
 
 
 def show(found: Any, title: str, output: Path) -> None:

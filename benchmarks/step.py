@@ -24,10 +24,10 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-import spear_hf.backbones  # noqa: F401  registers cifar_resnet26
+import spear_hf.backbones.cifar  # noqa: F401  registers cifar_resnet26
 from spear_hf import Spear, SpearConfig, get_spear_model
-from spear_hf.methods import BnAdapt, Tent
-from spear_hf.objective import normalized_entropy
+from spear_hf.baselines import BnAdapt, Tent
+from spear_hf.learning.objective import normalized_entropy
 
 ROWS = ("resnet50:16", "resnet50:64", "vit_small_patch16_224:16", "cifar_resnet26:200")
 CYCLE = {"SPeaR, every 4th batch": 4}  # steps that are measured as one, and divided by their number

@@ -27,7 +27,7 @@ from rich.table import Table
 
 from spear_hf.data.processor import Processor, load_processor
 from spear_hf.data.stream import load_stream
-from spear_hf.files import write_atomically
+from spear_hf.utils.files import write_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = Path(os.environ.get("SPEAR_SHARED_DATA", ROOT.parent / "shared" / "data"))

@@ -21,13 +21,13 @@ from rich.console import Console
 from transformers import HfArgumentParser
 
 from spear_hf import Report, Spear, SpearConfig, SpearError, SpearModel, get_spear_model, load_base_model
-from spear_hf.baselines import baselines
+from spear_hf.backbones.fingerprint import fingerprint
 from spear_hf.data.processor import load_class_names, load_processor
 from spear_hf.data.stream import load_stream
-from spear_hf.evaluate import evaluate
-from spear_hf.fingerprint import fingerprint
-from spear_hf.launch import end_trackers, start_accelerator
-from spear_hf.run_folder import RunFolder
+from spear_hf.evaluation.baselines import baselines
+from spear_hf.evaluation.evaluate import evaluate
+from spear_hf.evaluation.run_folder import RunFolder
+from spear_hf.utils.launch import end_trackers, start_accelerator
 
 HERE = Path(__file__).parent
 EMBEDDED = {"fashion_mnist": HERE / "fashion_mnist" / "test.parquet"}

@@ -23,12 +23,12 @@ from rich.console import Console
 from transformers import HfArgumentParser
 
 from spear_hf import SpearError, load_base_model, load_processor, load_stream
-from spear_hf.compare import compare
-from spear_hf.comparison_plot import plot_parameters
-from spear_hf.contender import chosen_settings, make_contenders
 from spear_hf.data.cached import cached
 from spear_hf.data.processor import load_class_names
-from spear_hf.launch import start_accelerator
+from spear_hf.evaluation.compare import compare
+from spear_hf.evaluation.method_spec import chosen_settings, method_specs
+from spear_hf.evaluation.plots.comparison import plot_parameters
+from spear_hf.utils.launch import start_accelerator
 
 HERE = Path(__file__).parent
 EMBEDDED = {"fashion_mnist": HERE / "fashion_mnist" / "test.parquet"}
@@ -74,7 +74,7 @@ class RunArguments:
 def main() -> None:
     (run,) = HfArgumentParser(RunArguments, description=__doc__).parse_args_into_dataclasses()  # pyright: ignore[reportArgumentType]
     settings = chosen_settings(run.published, Path(run.settings) if run.settings else None)
-    contenders = make_contenders(run.methods, settings)
+    contenders = method_specs(run.methods, settings)
     accelerator = start_accelerator(cpu=run.cpu)
     base = load_base_model(run.model, revision=run.revision, checkpoint=run.checkpoint).to(accelerator.device)
     processor, class_names = load_processor(base), load_class_names(base)

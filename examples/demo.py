@@ -25,10 +25,10 @@ from torch import Tensor
 from transformers import HfArgumentParser
 
 from spear_hf import Spear, SpearConfig, SpearError, get_spear_model, load_base_model, load_processor, load_stream
+from spear_hf.baselines import Source
 from spear_hf.data.corruptions import CORRUPTIONS
 from spear_hf.data.processor import load_class_names
-from spear_hf.methods import Source
-from spear_hf.metrics import answers_of
+from spear_hf.evaluation.metrics import answers_of
 
 HERE = Path(__file__).parent
 SHOWN, TOP = 8, 5

@@ -20,10 +20,10 @@ from rich.console import Console
 from transformers import HfArgumentParser
 
 from spear_hf import Spear, SpearConfig, SpearError, get_spear_model, load_base_model, load_processor, load_stream
-from spear_hf.evaluate import evaluate
-from spear_hf.hub import push, save
-from spear_hf.methods import BnAdapt, Source
-from spear_hf.results import MIXED, Results
+from spear_hf.adapters.card_metrics import MIXED, CardMetrics
+from spear_hf.adapters.upload import push
+from spear_hf.baselines import BnAdapt, Source
+from spear_hf.evaluation.evaluate import evaluate
 
 
 def about(text: str, default: Any) -> Any:
@@ -85,8 +85,8 @@ def main() -> None:
     ]
     for report, title in zip((online, *frozen), ("while it learned", "as saved", "as saved, clean"), strict=True):
         console.print(report.table(f"{run.model}, {title}"))
-    results = Results.from_reports(run.dataset, online, *frozen)
-    folder = save(model, run.output, results=results, source=run.push or run.output)
+    results = CardMetrics.from_reports(run.dataset, online, *frozen)
+    folder = model.save_pretrained(run.output, results=results, source=run.push or run.output)
     console.print(f"saved {folder}", highlight=False)
     if run.push is not None:
         console.print(f"pushed {push(folder, run.push, private=run.private).commit_url}", highlight=False)

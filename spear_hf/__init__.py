@@ -7,31 +7,33 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spear_hf.adapt import Spear, StepRecord, TTAMethod
-    from spear_hf.auto import AutoSpearModel
-    from spear_hf.bank import AdapterBank
-    from spear_hf.base import load_base_model
+    from spear_hf.backbones.load import load_base_model
+    from spear_hf.baselines import METHODS
     from spear_hf.boundaries import Boundary, boundary_rule, find_boundaries
     from spear_hf.config import SpearConfig
     from spear_hf.data.corruptions import corrupt
     from spear_hf.data.processor import load_processor
     from spear_hf.data.stream import load_stream
     from spear_hf.errors import SpearError
-    from spear_hf.evaluate import Report
+    from spear_hf.evaluation.report import Report
     from spear_hf.guard import Guard, GuardPolicy
-    from spear_hf.methods import METHODS
-    from spear_hf.model import SpearModel, get_spear_model
-    from spear_hf.rsp import RSP
+    from spear_hf.learning.bank import AdapterBank
+    from spear_hf.learning.method import TTAMethod
+    from spear_hf.learning.record import StepRecord
+    from spear_hf.learning.spear import Spear
+    from spear_hf.steering.auto import AutoSpearModel
+    from spear_hf.steering.model import SpearModel, get_spear_model
+    from spear_hf.steering.rsp import RSP
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "Spear": "adapt",
-    "StepRecord": "adapt",
-    "TTAMethod": "adapt",
-    "AutoSpearModel": "auto",
-    "AdapterBank": "bank",
-    "load_base_model": "base",
+    "Spear": "learning.spear",
+    "StepRecord": "learning.record",
+    "TTAMethod": "learning.method",
+    "AutoSpearModel": "steering.auto",
+    "AdapterBank": "learning.bank",
+    "load_base_model": "backbones.load",
     "Boundary": "boundaries",
     "boundary_rule": "boundaries",
     "find_boundaries": "boundaries",
@@ -40,13 +42,13 @@ _HOME = {
     "load_processor": "data.processor",
     "load_stream": "data.stream",
     "SpearError": "errors",
-    "Report": "evaluate",
+    "Report": "evaluation.report",
     "Guard": "guard",
     "GuardPolicy": "guard",
-    "METHODS": "methods",
-    "SpearModel": "model",
-    "get_spear_model": "model",
-    "RSP": "rsp",
+    "METHODS": "baselines",
+    "SpearModel": "steering.model",
+    "get_spear_model": "steering.model",
+    "RSP": "steering.rsp",
 }
 
 __all__ = [

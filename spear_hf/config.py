@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from spear_hf.checked import check_count, check_range, from_mapping, json_object, stable_json
 from spear_hf.errors import ConfigError
+from spear_hf.utils.validation import check_count, check_range, from_mapping, json_object, stable_json
 
 
 def _about(text: str) -> dict[str, str]:

@@ -3,9 +3,8 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -29,33 +28,7 @@ os.environ |= {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
 }
 
-
-class TinyNet(nn.Module):
-    """A stem and three residual stages with BatchNorm, ReLU and dropout; 32x32 images, 10 classes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU())
-        self.layer1 = nn.Sequential(TinyBlock(8, 8, 1), TinyBlock(8, 8, 1))
-        self.layer2 = nn.Sequential(TinyBlock(8, 16, 2), TinyBlock(16, 16, 1))
-        self.layer3 = nn.Sequential(TinyBlock(16, 24, 2), TinyBlock(24, 24, 1))
-        self.dropout = nn.Dropout(0.5)
-        self.fc = nn.Linear(24, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.layer3(self.layer2(self.layer1(self.stem(x))))
-        return self.fc(self.dropout(x.mean((2, 3))))
-
-
-class TinyBlock(nn.Module):
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-        self.bn = nn.BatchNorm2d(outputs)
-        self.skip = nn.Conv2d(inputs, outputs, 1, stride) if (inputs, stride) != (outputs, 1) else nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(self.bn(self.conv(x)) + self.skip(x))
+from tests.builders import TinyNet  # noqa: E402  imports the package, which may import huggingface_hub
 
 
 @pytest.fixture
@@ -97,15 +70,3 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
     monkeypatch.setenv("HF_TOKEN", "hf_me")
     yield HUB
     HUB.clear()
-
-
-def check_resume(tta: Any, batches: Sequence[Tensor], split: int) -> None:
-    """The first `split` batches again after a reset, and the others after a load, must give the same bits."""
-    first = [tta.step(x) for x in batches[:split]]
-    state = tta.state_dict()
-    rest = [tta.step(x) for x in batches[split:]]
-    tta.reset()
-    assert all(torch.equal(tta.step(x), a) for x, a in zip(batches[:split], first, strict=True))
-    tta.reset()
-    tta.load_state_dict(state)
-    assert all(torch.equal(tta.step(x), a) for x, a in zip(batches[split:], rest, strict=True))

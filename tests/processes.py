@@ -13,11 +13,10 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from spear_hf import Spear, SpearConfig, get_spear_model
+from spear_hf.baselines import BnAdapt, Source
 from spear_hf.errors import SpearError
-from spear_hf.evaluate import evaluate
-from spear_hf.methods import BnAdapt, Source
-from tests.conftest import TinyNet
-from tests.tiny_stream import TinyStream, images_and_labels
+from spear_hf.evaluation.evaluate import evaluate
+from tests.builders import TinyNet, TinyStream, images_and_labels
 
 SIZES = (32, 5, 1, 1, 32)
 # shut for the first two of these batches, then open

@@ -6,6 +6,7 @@ or hostile is in test_attacks.py and test_fuzz.py.
 
 import ast
 import copy
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -27,112 +28,110 @@ from spear_hf import (
     load_processor,
 )
 from spear_hf.data.corruptions import corrupt_batch, sample_rng
+from tests.baselines.test_methods import made
 from tests.conftest import ROOT
-from tests.test_methods import made
 
 OPEN = SpearConfig(tau=0.0, learning_rate=0.01, boundaries="all")
 
 HELD: dict[str, tuple[str, ...]] = {
     "dropout and stochastic depth live while adapting (tent#17)": (
-        "test_failures.py::test_train_called_on_the_base_changes_no_answer_and_no_buffer",
-        "test_model.py::test_the_same_batch_twice_gives_the_same_logits_after_train",
+        "test_train_called_on_the_base_changes_no_answer_and_no_buffer",
+        "test_the_same_batch_twice_gives_the_same_logits_after_train",
     ),
     "eval() believed to disable adaptation (ttt-plus-plus#8)": (
-        "test_failures.py::test_modes_do_not_decide_whether_we_learn",
-        "test_adapt.py::test_calling_never_learns",
+        "test_modes_do_not_decide_whether_we_learn",
+        "test_calling_never_learns",
     ),
     "the next train() undoes frozen batch norms (gt-pyg#112)": (
-        "test_failures.py::test_train_called_on_the_base_changes_no_answer_and_no_buffer",
+        "test_train_called_on_the_base_changes_no_answer_and_no_buffer",
     ),
-    "what is injected is not in the base's mode (peft#3753)": ("test_failures.py::test_what_is_added_has_one_mode",),
+    "what is injected is not in the base's mode (peft#3753)": ("test_what_is_added_has_one_mode",),
     "a reloaded adapter answers differently (peft#1732)": (
-        "test_state.py::test_a_loaded_adapter_answers_bit_for_bit_as_the_saved_one",
-        "test_adapt.py::test_base_weights_and_buffers_never_move",
+        "test_a_loaded_adapter_answers_bit_for_bit_as_the_saved_one",
+        "test_base_weights_and_buffers_never_move",
     ),
     "statistics hang on mode, tracking and None (pytorch#38084)": (
-        "test_failures.py::test_statistics_are_mixed_in_both_modes_and_only_where_there_are_any",
-        "test_batch_stats.py::test_mixed_statistics_equal_those_computed_by_hand",
+        "test_statistics_are_mixed_in_both_modes_and_only_where_there_are_any",
+        "test_mixed_statistics_equal_those_computed_by_hand",
     ),
     "a last batch of one (scvi-tools#2314, fastai#1352)": (
-        "test_batch_stats.py::test_one_value_a_channel_is_answered_with_the_source_and_counted",
+        "test_one_value_a_channel_is_answered_with_the_source_and_counted",
     ),
     "no gradient inside inference_mode (Lightning#14497, #19910)": (
-        "test_adapt.py::test_step_learns_whatever_grad_mode_the_caller_is_in",
+        "test_step_learns_whatever_grad_mode_the_caller_is_in",
     ),
     "did the optimizer step? (pytorch#67590)": (
-        "test_adapt.py::test_the_record_holds_what_the_step_did",
-        "test_adapt.py::test_a_confident_batch_is_skipped_and_the_record_says_why",
-        "test_adapt.py::test_a_gradient_that_is_not_finite_moves_nothing",
+        "test_the_record_holds_what_the_step_did",
+        "test_a_confident_batch_is_skipped_and_the_record_says_why",
+        "test_a_gradient_that_is_not_finite_moves_nothing",
     ),
     "gathered metrics count twice or drop (accelerate#952, #575, #961, #3013)": (
-        "test_processes.py::test_every_process_reports_each_image_once",
+        "test_every_process_reports_each_image_once",
     ),
-    "state updated on one rank only (ema-pytorch#9)": ("test_processes.py::test_all_processes_hold_the_same_bits",),
+    "state updated on one rank only (ema-pytorch#9)": ("test_all_processes_hold_the_same_bits",),
     "two forwards before one backward under DDP (pytorch#22095, #175024)": (
-        "test_failures.py::test_two_forwards_before_one_backward",
-        "test_processes.py::test_a_wrapper_for_data_parallel_training_changes_nothing",
+        "test_two_forwards_before_one_backward",
+        "test_a_wrapper_for_data_parallel_training_changes_nothing",
     ),
     "the wrong mean and std (SAR#5, FOA#2, vida#14)": (
-        "data/test_processor.py::test_a_timm_model_gets_what_timms_own_transform_makes",
-        "data/test_processor.py::test_normalised_images_are_not_normalised_twice",
-        "data/test_processor.py::test_unit_range_floats_are_refused_with_the_conversion",
+        "test_a_timm_model_gets_what_timms_own_transform_makes",
+        "test_normalised_images_are_not_normalised_twice",
+        "test_unit_range_floats_are_refused_with_the_conversion",
     ),
     "[0,1] augmentations on normalised tensors (ttab#2)": (
-        "methods/test_roid.py::test_augmented_views_stay_in_range_and_come_from_their_own_seed",
-        "methods/test_roid.py::test_a_model_that_carries_no_normalisation_needs_it_said",
+        "test_augmented_views_stay_in_range_and_come_from_their_own_seed",
+        "test_a_model_that_carries_no_normalisation_needs_it_said",
     ),
-    "5,000 images instead of 50,000 (RobustBench#92, #47, #73)": (
-        "data/test_stream_input.py::test_a_limit_is_met_or_refused",
-    ),
+    "5,000 images instead of 50,000 (RobustBench#92, #47, #73)": ("test_a_limit_is_met_or_refused",),
     "all images in one tensor (RobustBench#129)": (
-        "test_failures.py::test_memory_is_flat_and_drift_bounded_over_thousands_of_steps",
-        "data/test_stream_sources.py::test_arrays_travel_to_workers_as_file_names",
+        "test_memory_is_flat_and_drift_bounded_over_thousands_of_steps",
+        "test_arrays_travel_to_workers_as_file_names",
     ),
     "severity slices, 15 against 19 (robustness#21, #57, #36, #60)": (
-        "data/test_stream_sources.py::test_severity_s_of_an_array_is_its_sth_fifth",
-        "data/test_stream.py::test_all_is_exactly_the_fifteen_in_paper_order",
+        "test_severity_s_of_an_array_is_its_sth_fifth",
+        "test_all_is_exactly_the_fifteen_in_paper_order",
     ),
     "regenerated against official images (TTAC#3)": (
-        "data/test_corruptions_frost.py::test_provenance_tells_made_textures_from_official_ones",
-        "data/test_stream_sources.py::test_a_preset_for_corrupted_images_is_refused",
+        "test_provenance_tells_made_textures_from_official_ones",
+        "test_a_preset_for_corrupted_images_is_refused",
     ),
     "results that cannot be rerun (mariodoebler#15, #22)": (
-        "data/test_stream.py::test_describe_names_all_that_a_rerun_needs",
-        "test_evaluate.py::test_a_report_is_read_back_as_it_was_written",
+        "test_describe_names_all_that_a_rerun_needs",
+        "test_a_report_is_read_back_as_it_was_written",
     ),
     "a preset of another backbone (mariodoebler#5)": (
-        "test_auto.py::test_the_base_is_built_at_the_commit_it_was_learned_on",
-        "test_auto.py::test_another_base_by_name_is_held_against_the_fingerprint",
+        "test_the_base_is_built_at_the_commit_it_was_learned_on",
+        "test_another_base_by_name_is_held_against_the_fingerprint",
     ),
     "reset restores a part (cotta#4, EATA, SAR, DeYO)": (
-        "test_adapt.py::test_reset_restores_every_bit",
-        "test_methods.py::test_the_same_stream_after_reset_gives_the_same_bits",
-        "test_guard.py::test_every_method_can_be_guarded_and_keeps_the_contract",
+        "test_reset_restores_every_bit",
+        "test_the_same_stream_after_reset_gives_the_same_bits",
+        "test_every_method_can_be_guarded_and_keeps_the_contract",
     ),
-    "results hang on the batch size (tent#4, #9)": ("test_failures.py::test_defaults_hold_from_batch_1_to_256",),
+    "results hang on the batch size (tent#4, #9)": ("test_defaults_hold_from_batch_1_to_256",),
     "another checkpoint than the table's (ttab#12, #15, MECTA#1)": (
-        "test_state.py::test_other_weights_of_the_same_architecture_are_refused",
-        "test_state.py::test_another_architecture_is_refused",
+        "test_other_weights_of_the_same_architecture_are_refused",
+        "test_another_architecture_is_refused",
     ),
     "degrades late in a long run (ContinualTTA_ObjectDetection#9)": (
-        "test_failures.py::test_memory_is_flat_and_drift_bounded_over_thousands_of_steps",
-        "test_guard.py::test_drift_is_rolled_back_then_reset_then_the_source_answers_until_the_method_behaves",
+        "test_memory_is_flat_and_drift_bounded_over_thousands_of_steps",
+        "test_drift_is_rolled_back_then_reset_then_the_source_answers_until_the_method_behaves",
     ),
     "order lost after a resume (datasets#6673, #5454)": (
-        "data/test_stream.py::test_a_resumed_stream_yields_the_remaining_batches",
-        "data/test_stream.py::test_workers_change_nothing",
-        "data/test_stream_resume.py::test_a_stream_killed_twice_yields_the_bits_of_an_unbroken_one",
+        "test_a_resumed_stream_yields_the_remaining_batches",
+        "test_workers_change_nothing",
+        "test_a_stream_killed_twice_yields_the_bits_of_an_unbroken_one",
     ),
     "gradient checkpointing on a frozen base (transformers#23170, #25841, peft#80)": (
-        "test_families.py::test_gradient_checkpointing_changes_no_gradient",
+        "test_gradient_checkpointing_changes_no_gradient",
     ),
     "a frozen tower keeps its activations (ms-swift#10214)": (
-        "test_failures.py::test_nothing_below_the_first_rsp_is_kept",
-        "test_lean.py::test_a_stem_rsp_of_a_resnet_keeps_a_fraction",
+        "test_nothing_below_the_first_rsp_is_kept",
+        "test_a_stem_rsp_of_a_resnet_keeps_a_fraction",
     ),
     "sharing between devices (awesome-test-time-adaptation#13)": (
-        "test_verbs.py::test_a_weighted_adapter_is_the_sum_of_distances_over_all_boundaries",
-        "test_hub.py::test_a_pushed_adapter_answers_bit_for_bit_after_the_round_trip",
+        "test_a_weighted_adapter_is_the_sum_of_distances_over_all_boundaries",
+        "test_a_pushed_adapter_answers_bit_for_bit_after_the_round_trip",
     ),
 }
 
@@ -140,9 +139,13 @@ HELD: dict[str, tuple[str, ...]] = {
 @pytest.mark.parametrize("kind", HELD)
 def test_every_kind_is_held_by_tests_that_are_there(kind: str) -> None:
     assert HELD[kind]
-    for place in HELD[kind]:
-        file, name = place.split("::")
-        assert name in functions(ROOT / "tests" / file), f"{place} is not there"
+    assert set(HELD[kind]) <= all_tests()
+
+
+@cache
+def all_tests() -> frozenset[str]:
+    """The names of all test functions of this suite."""
+    return frozenset(name for file in (ROOT / "tests").rglob("test_*.py") for name in functions(file))
 
 
 def functions(file: Path) -> set[str]:

@@ -7,10 +7,10 @@ import torch
 from datasets import Dataset
 
 from spear_hf import AutoSpearModel, load_processor, load_stream
-from spear_hf.card import render_card
-from spear_hf.evaluate import evaluate
-from spear_hf.methods import Source
-from spear_hf.results import read_results
+from spear_hf.adapters.card import render_card
+from spear_hf.adapters.card_metrics import read_metrics
+from spear_hf.baselines import Source
+from spear_hf.evaluation.evaluate import evaluate
 from tests.conftest import EMBEDDED, ROOT
 
 FOLDERS = sorted(path.parent.name for path in (ROOT / "hub_cards").glob("*/adapter_config.json"))
@@ -49,7 +49,7 @@ def test_an_adapter_builds_its_base_and_moves_its_answers(at_root: Path, name: s
 @pytest.mark.parametrize("name", FOLDERS)
 def test_an_adapter_has_the_error_that_its_card_states(at_root: Path, name: str) -> None:
     folder = at_root / name
-    results = read_results(folder, folder / "adapter_model.safetensors")
+    results = read_metrics(folder, folder / "adapter_model.safetensors")
     assert results is not None
     row = results.frozen[0]
     images = Dataset.from_parquet(str(EMBEDDED / "test.parquet"))

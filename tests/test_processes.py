@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from tests import processes
+from tests.builders import TinyStream
 from tests.conftest import ROOT
-from tests.tiny_stream import TinyStream
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from spear_hf import METHODS, Spear, SpearConfig, TTAMethod, get_spear_model
-from spear_hf.adapt import StepRecord
-from spear_hf.batch import logits_of
+from spear_hf.learning.record import StepRecord
+from spear_hf.utils.batch import logits_of
 
 
 class LimitedSpear:

@@ -12,10 +12,10 @@ from rich.table import Table
 
 from paper.setups import BENCHMARKS, Setup, open_setup
 from spear_hf import METHODS, SpearError
-from spear_hf.adapt import TTAMethod
-from spear_hf.compare import compare
-from spear_hf.comparison import Comparison
-from spear_hf.contender import VARIANTS, Contender, chosen_settings, make_contenders
+from spear_hf.evaluation.compare import compare
+from spear_hf.evaluation.comparison import Comparison
+from spear_hf.evaluation.method_spec import VARIANTS, MethodSpec, chosen_settings, method_specs
+from spear_hf.learning.method import TTAMethod
 
 PAPER = json.loads((Path(__file__).parent / "numbers.json").read_text())
 OURS = ("spear", "spear_paper")
@@ -44,18 +44,18 @@ class Run:
         )
         self.folder = options.output / options.on / options.table / key
 
-    def contenders(self, labels: tuple[str, ...]) -> dict[str, Contender]:
+    def contenders(self, labels: tuple[str, ...]) -> dict[str, MethodSpec]:
         """Those of `labels`, or of --methods, that there are."""
         wanted = tuple(self.options.methods.split(",")) if self.options.methods else labels
         absent = [name for name in wanted if name not in (*METHODS, *self.settings)]
         if absent:
             CONSOLE.print(f"not in METHODS, so not run: {', '.join(absent)}")
         settings = {label: self._of_this_network(label, values) for label, values in self.settings.items()}
-        return make_contenders([name for name in wanted if name not in absent], settings)
+        return method_specs([name for name in wanted if name not in absent], settings)
 
-    def variants(self, changes: Mapping[str, Mapping[str, Any]]) -> dict[str, Contender]:
+    def variants(self, changes: Mapping[str, Mapping[str, Any]]) -> dict[str, MethodSpec]:
         """label -> SPeaR with some hyper-parameters changed."""
-        return {label: Contender("spear", self.spear() | dict(values)) for label, values in changes.items()}
+        return {label: MethodSpec("spear", self.spear() | dict(values)) for label, values in changes.items()}
 
     def spear(self) -> dict[str, Any]:
         """SPeaR's hyper-parameters on this network."""
@@ -67,7 +67,7 @@ class Run:
 
     def compare(
         self,
-        contenders: dict[str, Contender],
+        contenders: dict[str, MethodSpec],
         batch_sizes: list[int],
         protocol: str = "single",
         observe: Callable[[TTAMethod], Any] | None = None,
@@ -90,7 +90,7 @@ class Run:
             CONSOLE.print(line, markup=False)
         return found
 
-    def _resources(self, contenders: Mapping[str, Contender]) -> dict[str, Any]:
+    def _resources(self, contenders: Mapping[str, MethodSpec]) -> dict[str, Any]:
         """What methods are given beyond hyper-parameters: the normalisation, and images of the source if one asks."""
         found: dict[str, Any] = {"mean": self.opened.processor.mean, "std": self.opened.processor.std}
         if any(contender.needs_source for contender in contenders.values()):

@@ -5,9 +5,9 @@ from typing import Any
 
 from paper.probes import CleanProbe, clean_error
 from paper.run import CONSOLE, PAPER, Run, cell, make_table
-from spear_hf.comparison import Comparison
-from spear_hf.contender import Contender
-from spear_hf.metrics import mean
+from spear_hf.evaluation.comparison import Comparison
+from spear_hf.evaluation.method_spec import MethodSpec
+from spear_hf.evaluation.metrics import mean
 
 WEIGHTS = {"entropy": "lambda_ent", "diversity": "lambda_div", "anchor": "lambda_anchor"}
 NO_NUMBERS = "the paper shows this in a figure without numbers"
@@ -45,7 +45,7 @@ def alpha(run: Run) -> None:
     sizes = run.options.batch_sizes or [4, 16, 64, 256]
     updates = run.batches_of_a_domain(max(sizes))
     contenders = {
-        f"alpha {value:g}": Contender("limited_spear", {"updates": updates, "config": run.spear() | {"alpha": value}})
+        f"alpha {value:g}": MethodSpec("limited_spear", {"updates": updates, "config": run.spear() | {"alpha": value}})
         for value in (0.0, 0.25, 0.5, 0.75, 1.0)
     }
     found = run.compare(contenders, sizes)

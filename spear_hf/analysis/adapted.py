@@ -6,12 +6,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spear_hf.adapt import Spear, TTAMethod
 from spear_hf.analysis.probe import accuracy
 from spear_hf.analysis.recording import recording
-from spear_hf.batch import logits_of
 from spear_hf.errors import DataError
-from spear_hf.model import SpearModel
+from spear_hf.learning.method import TTAMethod
+from spear_hf.learning.spear import Spear
+from spear_hf.steering.model import SpearModel
+from spear_hf.utils.batch import logits_of
 
 
 class ImageSet(NamedTuple):

@@ -6,14 +6,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spear_hf.adapt import Spear
 from spear_hf.analysis.adapted import ImageSet, Look, learn, look
 from spear_hf.analysis.placement import placements
 from spear_hf.analysis.probe import ProbeResult, probe_features
 from spear_hf.analysis.recording import CLASSIFIER, find_classifier
 from spear_hf.analysis.similarity import amd, linear_cka
 from spear_hf.errors import DataError
-from spear_hf.model import SpearModel
+from spear_hf.learning.spear import Spear
+from spear_hf.steering.model import SpearModel
 
 SOURCE, MIXED = "none", "alpha only"
 

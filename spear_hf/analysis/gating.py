@@ -7,12 +7,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from spear_hf.adapt import TTAMethod
 from spear_hf.analysis.adapted import ImageSet, answer_online
-from spear_hf.batch import logits_of
+from spear_hf.baselines import Source
 from spear_hf.errors import DataError
-from spear_hf.methods import Source
-from spear_hf.objective import normalized_entropy
+from spear_hf.learning.method import TTAMethod
+from spear_hf.learning.objective import normalized_entropy
+from spear_hf.utils.batch import logits_of
 
 Make = Callable[[nn.Module], TTAMethod]  # takes a copy of the base to itself
 

@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 from torch import nn
 
-from spear_hf.adapt import Spear
 from spear_hf.analysis.adapted import ImageSet, answers, learn
 from spear_hf.analysis.probe import accuracy
 from spear_hf.config import SpearConfig
 from spear_hf.errors import ConfigError
-from spear_hf.model import get_spear_model
+from spear_hf.learning.spear import Spear
+from spear_hf.steering.model import get_spear_model
 
 
 class Mixed(NamedTuple):

@@ -8,7 +8,7 @@ from torch import nn
 
 from spear_hf.config import SpearConfig
 from spear_hf.errors import ConfigError
-from spear_hf.model import SpearModel, get_spear_model
+from spear_hf.steering.model import SpearModel, get_spear_model
 
 
 def placements(last: int) -> dict[str, tuple[int, ...]]:

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spear_hf.batch import logits_of
 from spear_hf.boundaries import Boundary
 from spear_hf.boundaries.slots import pick, pick_input
 from spear_hf.errors import DataError
-from spear_hf.model import SpearModel
+from spear_hf.steering.model import SpearModel
+from spear_hf.utils.batch import logits_of
 
 CLASSIFIER = "classifier"  # the key of what enters the classifier; boundaries have theirs ("0", "1", ...)
 

@@ -15,7 +15,7 @@ from spear_hf.config import SpearConfig
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from spear_hf.report import Report
+    from spear_hf.evaluation.report import Report
 
 
 @expanded
@@ -40,11 +40,11 @@ def adapt(
 
     Example: spear-hf adapt microsoft/resnet-50 photos.parquet --corruptions fog
     """
-    from spear_hf.adapt import Spear
-    from spear_hf.baselines import baselines
+    from spear_hf.evaluation.baselines import baselines
+    from spear_hf.evaluation.preservation import clean_along
     from spear_hf.guard import Guard
-    from spear_hf.model import get_spear_model
-    from spear_hf.preservation import clean_along
+    from spear_hf.learning.spear import Spear
+    from spear_hf.steering.model import get_spear_model
 
     accelerator = running.accelerator()
     base = weights.load(model)
@@ -70,8 +70,8 @@ def adapt(
 
 def facts_of(name: str, base: Any) -> dict[str, Any]:
     """What a report says of the model: its name, its fingerprint, the names of its classes."""
+    from spear_hf.backbones.fingerprint import fingerprint
     from spear_hf.data.processor import load_class_names
-    from spear_hf.fingerprint import fingerprint
 
     classes = load_class_names(base)
     named = (

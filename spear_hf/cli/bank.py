@@ -28,7 +28,7 @@ def bank(
 
     Example: spear-hf bank microsoft/resnet-50 photos.parquet adapters me/resnet50-fog
     """
-    from spear_hf.bank import MARGIN, AdapterBank
+    from spear_hf.learning.bank import MARGIN, AdapterBank
 
     base = weights.load(model)
     stream = images.stream(dataset, base)

@@ -25,7 +25,7 @@ def boundaries(
     """
     from rich.table import Table
 
-    from spear_hf.base import load_base_model
+    from spear_hf.backbones.load import load_base_model
     from spear_hf.boundaries import search_boundaries, select_boundaries
 
     base = load_base_model(model, pretrained=pretrained)

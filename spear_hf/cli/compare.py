@@ -14,8 +14,8 @@ from spear_hf.cli.options import expanded
 from spear_hf.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from spear_hf.comparison import Comparison
-    from spear_hf.contender import Contender
+    from spear_hf.evaluation.comparison import Comparison
+    from spear_hf.evaluation.method_spec import MethodSpec
 
 
 @expanded
@@ -47,8 +47,8 @@ def compare(
 
     Example: spear-hf compare microsoft/resnet-50 photos.parquet --methods all
     """
-    from spear_hf.comparison_plot import plot_parameters
-    from spear_hf.launch import start_accelerator
+    from spear_hf.evaluation.plots.comparison import plot_parameters
+    from spear_hf.utils.launch import start_accelerator
 
     sizes = [images.batch_size] if batch_sizes is None else _sizes(batch_sizes)
     contenders = _contenders(methods, settings, published)
@@ -83,13 +83,13 @@ def _compared(
     base: Any,
     dataset: str,
     images: Images,
-    contenders: "dict[str, Contender]",
+    contenders: "dict[str, MethodSpec]",
     sizes: list[int],
     clean: dict[str, Any],
     cells: Path,
     accelerator: Any,
 ) -> "Comparison":
-    from spear_hf.compare import compare as compare_methods
+    from spear_hf.evaluation.compare import compare as compare_methods
 
     return compare_methods(
         base,
@@ -103,11 +103,11 @@ def _compared(
     )
 
 
-def _contenders(methods: str, settings: Path | None, published: str | None) -> "dict[str, Contender]":
+def _contenders(methods: str, settings: Path | None, published: str | None) -> "dict[str, MethodSpec]":
     """The methods by label, with the hyper-parameters of the file before the published ones before the defaults."""
-    from spear_hf.contender import chosen_settings, make_contenders
+    from spear_hf.evaluation.method_spec import chosen_settings, method_specs
 
-    return make_contenders(methods, chosen_settings(published, settings))
+    return method_specs(methods, chosen_settings(published, settings))
 
 
 def _sizes(text: str) -> list[int]:

@@ -29,10 +29,10 @@ def evaluate(
 
     Example: spear-hf eval microsoft/resnet-50 photos.parquet --adapter me/fog
     """
-    from spear_hf.adapt import TTAMethod
-    from spear_hf.frozen import Frozen
-    from spear_hf.methods import Source
-    from spear_hf.model import SpearModel
+    from spear_hf.baselines import Source
+    from spear_hf.evaluation.frozen import Frozen
+    from spear_hf.learning.method import TTAMethod
+    from spear_hf.steering.model import SpearModel
 
     accelerator = running.accelerator()
     base = weights.load(model)
@@ -53,6 +53,6 @@ def evaluate(
 
 def _label(source: str, taken: Collection[str]) -> str:
     """The column of an adapter: the last part of its source, or all of it where another one has that name."""
-    from spear_hf.naming import name_of
+    from spear_hf.adapters.names import name_of
 
     return source if (name := name_of(source)) in taken else name

@@ -23,7 +23,7 @@ class Weights:
 
     def load(self, model: str) -> "nn.Module":
         """The base with these weights."""
-        from spear_hf.base import load_base_model
+        from spear_hf.backbones.load import load_base_model
 
         return load_base_model(model, revision=self.revision, checkpoint=self.checkpoint)
 

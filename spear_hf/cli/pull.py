@@ -20,7 +20,7 @@ def pull(
 
     Example: spear-hf pull me/resnet50-fog adapters/fog --revision v1
     """
-    from spear_hf.hub import pull as pull_repo
+    from spear_hf.adapters.download import pull as pull_repo
 
     pulled = pull_repo(repo, folder, subfolder=subfolder, revision=revision)
     if as_json:

@@ -27,7 +27,7 @@ def push(
 
     Example: spear-hf push runs/fog/adapters/fog-5 me/resnet50-fog --private
     """
-    from spear_hf.hub import push as push_folder
+    from spear_hf.adapters.upload import push as push_folder
 
     info = push_folder(
         folder, repo, subfolder=subfolder, private=private, revision=revision, create_pr=pr, commit_message=message

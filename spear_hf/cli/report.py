@@ -19,8 +19,8 @@ def report(
 
     Example: spear-hf report runs/adapt
     """
-    from spear_hf.html_report import write_page
-    from spear_hf.plots import save_figures
+    from spear_hf.evaluation.html import write_page
+    from spear_hf.evaluation.plots import save_figures
 
     page = write_page(run, output)
     drawn = save_figures(run) if figures else []

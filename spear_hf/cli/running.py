@@ -14,10 +14,10 @@ from spear_hf.cli.images import about
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from spear_hf.adapt import TTAMethod
-    from spear_hf.model import SpearModel
-    from spear_hf.report import Report
-    from spear_hf.run_folder import RunFolder
+    from spear_hf.evaluation.report import Report
+    from spear_hf.evaluation.run_folder import RunFolder
+    from spear_hf.learning.method import TTAMethod
+    from spear_hf.steering.model import SpearModel
 
 
 @dataclass
@@ -32,13 +32,13 @@ class Running:
 
     def accelerator(self) -> "Accelerator":
         """Of all processes, with the trackers; those that write files do so in the run's folder."""
-        from spear_hf.launch import start_accelerator
+        from spear_hf.utils.launch import start_accelerator
 
         return start_accelerator(cpu=self.cpu, log_with=self.log_with, folder=self.output)
 
     def folder(self, model: "SpearModel | None", *, is_main: bool) -> "RunFolder":
         """The run folder; without the states of an earlier run where asked."""
-        from spear_hf.run_folder import RunFolder
+        from spear_hf.evaluation.run_folder import RunFolder
 
         folder = RunFolder(self.output, model, every=self.save_every, is_main=is_main)
         if self.fresh and is_main:
@@ -61,8 +61,8 @@ class Running:
             CheckpointError: the folder holds states of another run.
         """
         from spear_hf.errors import CheckpointError
-        from spear_hf.evaluate import evaluate
-        from spear_hf.launch import end_trackers
+        from spear_hf.evaluation.evaluate import evaluate
+        from spear_hf.utils.launch import end_trackers
 
         try:
             return evaluate(

@@ -20,7 +20,7 @@ from tqdm.auto import tqdm
 from spear_hf.data.batches import Stream, StreamBatch
 from spear_hf.data.schedule import Schedule
 from spear_hf.errors import DataError
-from spear_hf.files import write_atomically
+from spear_hf.utils.files import write_atomically
 
 _CHUNK = 256  # images that are made at once
 _FREE = ("batch_size", "processor", "protocol", "skip_broken", "labels")  # what the images do not depend on

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spear_hf.collective import Share
-from spear_hf.objective import normalized_entropy
+from spear_hf.learning.objective import normalized_entropy
+from spear_hf.utils.distributed import BatchShard
 
 
 class Evidence(NamedTuple):
@@ -28,7 +28,7 @@ class Evidence(NamedTuple):
 
 
 @torch.no_grad()
-def evidence(method: Tensor, source: Tensor, share: Share) -> Evidence:
+def evidence(method: Tensor, source: Tensor, shard: BatchShard) -> Evidence:
     """What two sets of logits (n, K) of the same images say, summed over all processes.
 
     An answer of the method that is not finite counts as wrong, and as wholly unsure.
@@ -43,5 +43,5 @@ def evidence(method: Tensor, source: Tensor, share: Share) -> Evidence:
     rise = normalized_entropy(method) - normalized_entropy(source)
     counts = [torch.bincount(answers[:, 0], minlength=classes).float() for answers in (ours, theirs)]
     own = torch.stack([rise.new_tensor(float(len(rise))), regret.sum(), rise.sum()])
-    sums = share.sum(torch.cat([own, *counts])).cpu()
+    sums = shard.sum(torch.cat([own, *counts])).cpu()
     return Evidence(int(sums[0]), float(sums[1]), float(sums[2]), sums[3:].view(2, classes))

@@ -10,7 +10,7 @@ from spear_hf.guard.evidence import Evidence
 from spear_hf.guard.policy import GuardPolicy
 
 
-class Fallback:
+class CircuitBreaker:
     """How long the source goes on answering, and how the method did on trial."""
 
     def __init__(self, policy: GuardPolicy) -> None:

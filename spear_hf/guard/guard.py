@@ -8,21 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spear_hf.adapt import StepRecord, TTAMethod
-from spear_hf.batch import admit
-from spear_hf.collective import Processes, Share
 from spear_hf.config import differences
 from spear_hf.errors import ConfigError
 from spear_hf.guard.evidence import evidence
-from spear_hf.guard.fallback import Fallback
+from spear_hf.guard.fallback import CircuitBreaker
 from spear_hf.guard.keeper import Keeper
-from spear_hf.guard.ladder import FALLBACK, ROLLBACK, Ladder
+from spear_hf.guard.ladder import FALLBACK, ROLLBACK, EscalationPolicy
 from spear_hf.guard.origin import source_of
 from spear_hf.guard.pixels import Pixels, repaired
 from spear_hf.guard.policy import GuardPolicy
 from spear_hf.guard.watch import Finding
-from spear_hf.objective import normalized_entropy
-from spear_hf.record import GUARDED
+from spear_hf.learning.method import TTAMethod
+from spear_hf.learning.objective import normalized_entropy
+from spear_hf.learning.record import GUARDED, StepRecord
+from spear_hf.utils.batch import validate_batch
+from spear_hf.utils.distributed import BatchShard, ProcessGroup
 
 
 class Guard:
@@ -60,12 +60,12 @@ class Guard:
     ) -> None:
         self.method = method
         self.policy = policy or GuardPolicy()
-        self.processes = Processes(accelerator)
+        self.processes = ProcessGroup(accelerator)
         self._source = source_of(method, source)
         self._keeper = Keeper(method, self._source, self.policy)
         self._pixels = Pixels(self.policy.domain_change)
-        self._ladder = Ladder(self.policy.memory)
-        self._fallback = Fallback(self.policy)
+        self._ladder = EscalationPolicy(self.policy.memory)
+        self._fallback = CircuitBreaker(self.policy)
         self.num_steps = 0
         self.last: StepRecord | None = None
 
@@ -91,28 +91,28 @@ class Guard:
         bad: list[int] = []
         if self.policy.bad_pixels == "repair":
             x, bad = repaired(x)
-        filled, share = admit(x, self.processes)
+        filled, shard = validate_batch(x, self.processes)
         self._events: list[str] = []
-        clean = self._is_clean(filled, share, bad)
+        clean = self._is_clean(filled, shard, bad)
         if clean:
-            self._look_for_another_domain(filled, share)
-        answer, record = self._answer(x, filled, share, clean)
-        self.last = self._record(answer, record, share)
-        self._keeper.seen(share)
+            self._look_for_another_domain(filled, shard)
+        answer, record = self._answer(x, filled, shard, clean)
+        self.last = self._record(answer, record, shard)
+        self._keeper.seen(shard)
         self.num_steps += 1
         return answer
 
-    def _is_clean(self, x: Tensor, share: Share, bad: list[int]) -> bool:
+    def _is_clean(self, x: Tensor, shard: BatchShard, bad: list[int]) -> bool:
         """Whether all pixels of the global batch were finite."""
-        total = self._sum(len(bad), x, share)
+        total = self._sum(len(bad), x, shard)
         if total:
             self._events.append(
                 f"skip: {total} images hold NaN or infinity, here {bad}; answered with these pixels at 0, not learned"
             )
         return total == 0
 
-    def _look_for_another_domain(self, x: Tensor, share: Share) -> None:
-        jump = self._pixels.jump(x, share)
+    def _look_for_another_domain(self, x: Tensor, shard: BatchShard) -> None:
+        jump = self._pixels.jump(x, shard)
         if jump == 0.0:
             return
         seen = f"the pixels jumped by {jump:.1f} standard deviations, another domain"
@@ -126,12 +126,12 @@ class Guard:
         else:
             self._events.append(f"note: {seen}")
 
-    def _answer(self, x: Tensor, filled: Tensor, share: Share, clean: bool) -> tuple[Tensor, StepRecord | None]:
+    def _answer(self, x: Tensor, filled: Tensor, shard: BatchShard, clean: bool) -> tuple[Tensor, StepRecord | None]:
         """The answer, and the method's record where it learned from this batch."""
         if self.is_fallen_back:
-            answer = self._source(filled)[: share.local]
+            answer = self._source(filled)[: shard.local]
             if clean:
-                self._wait_or_try(x, answer, share)
+                self._wait_or_try(x, answer, shard)
             return answer, None
         before = None if clean else self.method.state_dict()
         answer = self.method.step(x)
@@ -139,11 +139,11 @@ class Guard:
         if before is not None:
             self.method.load_state_dict(before)
             record = None
-        broken = self._sum(int((~torch.isfinite(answer)).any(1).sum()), filled, share)
+        broken = self._sum(int((~torch.isfinite(answer)).any(1).sum()), filled, shard)
         found = [Finding("non-finite", f"answers to {broken} images are not finite")] if broken else []
-        found += self._keeper.findings(filled, answer, share) if clean and not broken else []
+        found += self._keeper.findings(filled, answer, shard) if clean and not broken else []
         if broken:
-            answer = self._source(filled)[: share.local]
+            answer = self._source(filled)[: shard.local]
         if found:
             self._respond(found[0])
             return answer, None
@@ -164,7 +164,7 @@ class Guard:
             self._keeper.go_back() if rung == ROLLBACK else self._keeper.reset()
         self._events.append(f"{rung}: {finding.text}")
 
-    def _wait_or_try(self, x: Tensor, source: Tensor, share: Share) -> None:
+    def _wait_or_try(self, x: Tensor, source: Tensor, shard: BatchShard) -> None:
         """One step in which the source has answered."""
         if self._fallback.waiting:
             if self._fallback.tick():
@@ -172,7 +172,7 @@ class Guard:
                 self._events.append("trial: the wait is over; the method is tried again in the dark")
             return
         answer = self.method.step(x)
-        over = self._fallback.add(evidence(answer, source, share))
+        over = self._fallback.add(evidence(answer, source, shard))
         drift = self._keeper.drift()
         failure = drift[0].text if drift else self._fallback.failure() if over else ""
         if failure:
@@ -184,7 +184,7 @@ class Guard:
 
     # --- records and state -----------------------------------------------------------------------------------------
 
-    def _record(self, answer: Tensor, record: Any, share: Share) -> StepRecord:
+    def _record(self, answer: Tensor, record: Any, shard: BatchShard) -> StepRecord:
         """The method's own record with the guard's events, or one of the guard's where the method learned nothing."""
         events = tuple(self._events)
         if isinstance(record, StepRecord):
@@ -194,8 +194,8 @@ class Guard:
         gamma, beta = self._keeper.deviations()
         return StepRecord(
             step=self.num_steps,
-            batch_size=share.total,
-            entropy=float(share.sum(entropies)) / share.total,
+            batch_size=shard.total,
+            entropy=float(shard.sum(entropies)) / shard.total,
             adapted=skipped is None and any(True for _ in self.parameters()),
             skipped=skipped,
             entropy_loss=None,
@@ -207,8 +207,8 @@ class Guard:
             events=events,
         )
 
-    def _sum(self, count: int, x: Tensor, share: Share) -> int:
-        return int(share.sum(x.new_tensor([count], dtype=torch.float32)))
+    def _sum(self, count: int, x: Tensor, shard: BatchShard) -> int:
+        return int(shard.sum(x.new_tensor([count], dtype=torch.float32)))
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """What the method learns."""

@@ -6,13 +6,13 @@ from typing import Any
 
 from torch import Tensor
 
-from spear_hf.adapt import TTAMethod
-from spear_hf.collective import Share
 from spear_hf.guard.origin import Distance
 from spear_hf.guard.policy import GuardPolicy
-from spear_hf.guard.shadow import Shadow
+from spear_hf.guard.shadow import ShadowEvaluation
 from spear_hf.guard.snapshots import Snapshots
-from spear_hf.guard.watch import Finding, Watch
+from spear_hf.guard.watch import Finding, HealthMonitor
+from spear_hf.learning.method import TTAMethod
+from spear_hf.utils.distributed import BatchShard
 
 
 class Keeper:
@@ -23,14 +23,14 @@ class Keeper:
         self.policy = policy
         self._source = source
         self._distance = Distance(method)
-        self._shadow = Shadow(policy.stride, policy.pool)
-        self._watch = Watch(policy)
+        self._shadow = ShadowEvaluation(policy.stride, policy.pool)
+        self._watch = HealthMonitor(policy)
         self._snapshots = Snapshots(policy.snapshot_every)
 
-    def findings(self, x: Tensor, answer: Tensor, share: Share) -> list[Finding]:
+    def findings(self, x: Tensor, answer: Tensor, shard: BatchShard) -> list[Finding]:
         """What is wrong with the parameters and with the answers to the shadow images, worst first."""
-        self._shadow.add(x[: share.local], answer, share, all_of_them=not self._watch.is_calm)
-        compared = self._shadow.compare(self._source, share)
+        self._shadow.add(x[: shard.local], answer, shard, all_of_them=not self._watch.is_calm)
+        compared = self._shadow.compare(self._source, shard)
         if compared is None:
             return self.drift()
         self._watch.add(compared)
@@ -52,9 +52,9 @@ class Keeper:
         if self._snapshots.is_due() and self._watch.is_calm:
             self._snapshots.take(self.method.state_dict())
 
-    def seen(self, share: Share) -> None:
+    def seen(self, shard: BatchShard) -> None:
         """A batch has gone by."""
-        self._shadow.seen += share.total
+        self._shadow.seen += shard.total
 
     def go_back(self) -> None:
         """To the last good snapshot, or to the start where there is none."""

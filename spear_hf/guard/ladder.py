@@ -9,7 +9,7 @@ FIRST = {"non-finite": ROLLBACK, "drift": ROLLBACK, "collapse": RESET, "entropy"
 rather than what it learned, so only the source is known to be safe."""
 
 
-class Ladder:
+class EscalationPolicy:
     """Which answer is due.
 
     Args:

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spear_hf.arithmetic import deviations
-from spear_hf.batch import logits_of
+from spear_hf.adapters.arithmetic import deviations
 from spear_hf.errors import ConfigError
-from spear_hf.model import SpearModel
+from spear_hf.steering.model import SpearModel
+from spear_hf.utils.batch import logits_of
 
 
 def source_of(method: Any, source: nn.Module | None) -> Callable[[Tensor], Tensor]:

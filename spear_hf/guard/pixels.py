@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spear_hf.collective import Share
+from spear_hf.utils.distributed import BatchShard
 
 WARM = 8  # batches before a jump can be told from the usual spread
 KEEP = 15 / 16  # of the running figures, at each batch
@@ -32,9 +32,9 @@ class Pixels:
         self.mean: Tensor | None = None
         self.variance: Tensor | None = None
 
-    def jump(self, x: Tensor, share: Share) -> float:
+    def jump(self, x: Tensor, shard: BatchShard) -> float:
         """By how many standard deviations this batch jumped, where that is a change of domain; else 0."""
-        now = channel_statistics(x, share)
+        now = channel_statistics(x, shard)
         if not bool(torch.isfinite(now).all()):  # the squares of huge pixels; they must not stay in the averages
             return 0.0
         if self.mean is None or self.variance is None:
@@ -63,16 +63,16 @@ class Pixels:
         self.batches, self.mean, self.variance = state["batches"], state["mean"], state["variance"]
 
 
-def channel_statistics(x: Tensor, share: Share) -> Tensor:
+def channel_statistics(x: Tensor, shard: BatchShard) -> Tensor:
     """(2C,) fp32 on the CPU: mean and standard deviation of each channel over the global batch (B, C, ...).
 
     Of large images every n-th row and column are enough, about SIDE of each.
     """
     steps = [slice(None, None, max(1, side // SIDE)) for side in x.shape[2:]]
-    wide = x[(slice(share.local), slice(None), *steps)].float()
+    wide = x[(slice(shard.local), slice(None), *steps)].float()
     over = [d for d in range(wide.dim()) if d != 1]
-    sums = share.sum(torch.cat([wide.sum(over), wide.square().sum(over)]))
-    mean, square = (sums / (share.total * math.prod(wide.shape[2:]))).cpu().chunk(2)
+    sums = shard.sum(torch.cat([wide.sum(over), wide.square().sum(over)]))
+    mean, square = (sums / (shard.total * math.prod(wide.shape[2:]))).cpu().chunk(2)
     return torch.cat([mean, (square - mean.square()).clamp_min(0).sqrt()])
 
 

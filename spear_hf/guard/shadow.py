@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spear_hf.collective import Share
 from spear_hf.guard.evidence import Evidence, evidence
+from spear_hf.utils.distributed import BatchShard
 
 
-class Shadow:
+class ShadowEvaluation:
     """The images that the source answers too.
 
     Image g of the stream is one of them where g mod stride = (g div stride) mod stride: one of every `stride`, at a
@@ -34,11 +34,11 @@ class Shadow:
         self.images: Tensor | None = None
         self.answers: Tensor | None = None
 
-    def add(self, x: Tensor, answers: Tensor, share: Share, *, all_of_them: bool = False) -> None:
+    def add(self, x: Tensor, answers: Tensor, shard: BatchShard, *, all_of_them: bool = False) -> None:
         """Keep the shadow images among x (B, ...), or all of them, and the method's answers (B, K) to them."""
-        stride = 1 if all_of_them else min(self.stride, share.total)
-        self.waiting += len(self._places(0, share.total, stride))
-        rows = torch.tensor(self._places(share.offset, share.local, stride), dtype=torch.long, device=x.device)
+        stride = 1 if all_of_them else min(self.stride, shard.total)
+        self.waiting += len(self._places(0, shard.total, stride))
+        rows = torch.tensor(self._places(shard.offset, shard.local, stride), dtype=torch.long, device=x.device)
         self.images = _joined(self.images, x[rows])
         self.answers = _joined(self.answers, answers[rows])
 
@@ -46,13 +46,13 @@ class Shadow:
         start = self.seen + first
         return [g - start for g in range(start, start + count) if g % stride == (g // stride) % stride]
 
-    def compare(self, source: Callable[[Tensor], Tensor], share: Share) -> Evidence | None:
+    def compare(self, source: Callable[[Tensor], Tensor], shard: BatchShard) -> Evidence | None:
         """What source and method say about those that wait, once they are enough; then they are forgotten."""
         if self.waiting < self.pool or self.images is None or self.answers is None:
             return None
         images, answers = self.images, self.answers
         self.clear()
-        return evidence(answers, source(images) if len(images) else answers, share)
+        return evidence(answers, source(images) if len(images) else answers, shard)
 
     def state_dict(self) -> dict[str, Any]:
         """Those that wait, and how many images were seen."""

@@ -17,7 +17,7 @@ class Finding(NamedTuple):
     text: str
 
 
-class Watch:
+class HealthMonitor:
     """Regret, entropy rise and class histograms over the last shadow images.
 
     Regret and rise are each summed as a CUSUM, S = max(0, S + regret - margin * n), which is over `patience` soon after

@@ -21,13 +21,13 @@ from peft.tuners.tuners_utils import BaseTuner, BaseTunerLayer
 from peft.utils.peft_types import register_peft_method
 from torch import Tensor, nn
 
-from spear_hf.adapter_config import AdapterConfig, parse_config
-from spear_hf.batch_stats import batch_norms
+from spear_hf.adapters.adapter_config import AdapterConfig, parse_config
 from spear_hf.boundaries import Boundary
 from spear_hf.boundaries.slots import pick, pick_input, replace, replace_input
 from spear_hf.errors import AdapterFormatError, BaseModelMismatchError, MergeError
-from spear_hf.loading import is_base_of
-from spear_hf.rsp import check_channels, steer
+from spear_hf.steering.loading import is_base_of
+from spear_hf.steering.mixing import batch_norms
+from spear_hf.steering.rsp import check_channels, steer
 
 OLDEST = Version("0.20")
 _NAMES = ("spear_gamma", "spear_beta", "spear_in_gamma", "spear_in_beta")
@@ -63,7 +63,7 @@ def _extend(kind: type[enum.Enum], name: str) -> None:
 
 @dataclass
 class SpearPeftConfig(PeftConfig):
-    """adapter_config.json as PEFT sees it; the fields are those that `spear_hf.adapter_config` writes."""
+    """adapter_config.json as PEFT sees it; the fields are those that `spear_hf.adapters.adapter_config` writes."""
 
     format_version: int = 1
     spear_version: str = "unknown"

@@ -13,8 +13,8 @@ from spear_hf.analysis import (
     separability,
     source_representations,
 )
+from spear_hf.baselines import METHODS
 from spear_hf.errors import DataError
-from spear_hf.methods import METHODS
 
 
 def test_without_learning_and_mixing_clean_images_have_not_drifted(net: nn.Module, data: ImageSet) -> None:

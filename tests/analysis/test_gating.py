@@ -16,9 +16,9 @@ from spear_hf.analysis import (
     source_entropy,
     without_confident,
 )
+from spear_hf.baselines import METHODS, Source
 from spear_hf.errors import ConfigError, DataError
-from spear_hf.methods import METHODS, Source
-from spear_hf.objective import normalized_entropy
+from spear_hf.learning.objective import normalized_entropy
 from tests.analysis.helpers import a_vit, hooks_of
 
 

@@ -3,10 +3,7 @@ import torch
 from torch import Tensor, nn
 
 from spear_hf import SpearConfig
-from spear_hf.analysis import (
-    placed,
-    placements,
-)
+from spear_hf.analysis import placed, placements
 from spear_hf.errors import ConfigError
 from tests.analysis.helpers import hooks_of
 

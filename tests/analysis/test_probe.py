@@ -4,11 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from spear_hf.analysis import (
-    accuracy,
-    probe_accuracy,
-    probe_features,
-)
+from spear_hf.analysis import accuracy, probe_accuracy, probe_features
 from spear_hf.errors import ConfigError, DataError
 
 

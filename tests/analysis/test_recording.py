@@ -6,13 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from spear_hf import SpearConfig, get_spear_model
-from spear_hf.analysis import (
-    CLASSIFIER,
-    find_classifier,
-    look,
-    pooled,
-    recording,
-)
+from spear_hf.analysis import CLASSIFIER, find_classifier, look, pooled, recording
 from spear_hf.boundaries import Boundary
 from spear_hf.errors import DataError
 from tests.analysis.helpers import a_vit, hooks_of

@@ -3,10 +3,7 @@ import math
 import pytest
 import torch
 
-from spear_hf.analysis import (
-    amd,
-    linear_cka,
-)
+from spear_hf.analysis import amd, linear_cka
 from spear_hf.errors import DataError
 
 

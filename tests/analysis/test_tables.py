@@ -7,10 +7,7 @@ import pytest
 from torch import nn
 
 from spear_hf import SpearConfig
-from spear_hf.analysis import (
-    ImageSet,
-    mixing_errors,
-)
+from spear_hf.analysis import ImageSet, mixing_errors
 from spear_hf.analysis.tables import grid, shown, summary
 from spear_hf.errors import ConfigError
 from tests.conftest import ROOT

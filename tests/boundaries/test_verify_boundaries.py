@@ -6,12 +6,7 @@ from torch import nn
 
 from spear_hf.boundaries import Boundary, boundary_rule, find_boundaries, verify_boundaries
 from spear_hf.boundaries.rules import RULES
-from spear_hf.errors import (
-    BoundaryNotFiredError,
-    BoundaryNotFoundError,
-    NoBoundariesError,
-    UnsupportedOutputError,
-)
+from spear_hf.errors import BoundaryNotFiredError, BoundaryNotFoundError, NoBoundariesError, UnsupportedOutputError
 
 
 class Net(nn.Module):

@@ -1,0 +1,1 @@
+"""Adapters as values and files; nothing here knows a model."""

@@ -1,0 +1,208 @@
+"""adapter_config.json: what it says, written byte-stable and read with suspicion.
+
+Nothing in the file is code, a class path or a pattern; every entry is checked for its type and range before it is used.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spear_hf.backbones.fingerprint import Fingerprint
+from spear_hf.backbones.origin import LIBRARIES, Origin
+from spear_hf.boundaries import Boundary, select_boundaries
+from spear_hf.config import SpearConfig
+from spear_hf.errors import AdapterFormatError, BoundaryError, ConfigError
+
+CONFIG_NAME = "adapter_config.json"
+FORMAT_VERSION = 1
+MAX_CONFIG_BYTES = 1_000_000
+MAX_CHANNELS = 1_000_000
+_REQUIRED = ("base_model_fingerprint", "boundaries", "spear_config")
+_OWN = {
+    "base_model_class",
+    "base_model_library",
+    "base_model_name_or_path",
+    "base_model_revision",
+    "format_version",
+    "peft_type",
+    "spear_version",
+    *_REQUIRED,
+}
+_PEFTS = {"auto_mapping", "inference_mode", "peft_version", "revision", "task_type"}  # that PEFT's own reader looks for
+
+
+@dataclass(frozen=True)
+class AdapterConfig:
+    """What an adapter is, apart from its numbers.
+
+    Args:
+        spear_config: placement, objective and optimizer.
+        boundaries: every boundary of the base, z_0..z_L; `spear_config.boundaries` chooses among them.
+        fingerprint: of the base that the adapter was learned on.
+        origin: how to build that base again, as far as it is known.
+        base_class: the name of its class, for people.
+        spear_version: of the package that wrote the file.
+    """
+
+    spear_config: SpearConfig
+    boundaries: tuple[Boundary, ...]
+    fingerprint: Fingerprint
+    origin: Origin
+    base_class: str
+    spear_version: str
+
+    @property
+    def chosen(self) -> list[Boundary]:
+        """The boundaries that carry an RSP."""
+        return select_boundaries(self.boundaries, self.spear_config.boundaries)
+
+    @property
+    def base_name(self) -> str:
+        """What to call the base in a message."""
+        return self.origin.name or self.base_class
+
+    def to_json(self) -> str:
+        """The text of adapter_config.json: sorted, so that equal adapters give equal bytes."""
+        data = {
+            "peft_type": "SPEAR",
+            "task_type": None,
+            "inference_mode": True,
+            "format_version": FORMAT_VERSION,
+            "spear_version": self.spear_version,
+            "base_model_name_or_path": self.origin.name,
+            "base_model_revision": self.origin.revision,
+            "base_model_library": self.origin.library,
+            "base_model_class": self.base_class,
+            "base_model_fingerprint": self.fingerprint.to_dict(),
+        }
+        return json.dumps(data | self._essence(), indent=2, sort_keys=True) + "\n"
+
+    def header(self) -> str:
+        """What the tensor file says of itself, so that it is never read with another adapter's configuration."""
+        return json.dumps({"format_version": FORMAT_VERSION} | self._essence(), sort_keys=True)
+
+    def is_header(self, text: object) -> bool:
+        """Whether a tensor file that says this of itself belongs to this configuration.
+
+        Both are read before they are compared, so that a field that came later counts in both with its default.
+        """
+        try:
+            said = json.loads(text) if isinstance(text, str) else {}
+            same = SpearConfig.from_dict(said["spear_config"]) == self.spear_config
+            return same and said["boundaries"] == self._essence()["boundaries"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return False
+
+    def _essence(self) -> dict[str, Any]:
+        return {"boundaries": [b.to_dict() for b in self.boundaries], "spear_config": self.spear_config.to_dict()}
+
+
+def read_config(folder: str | Path) -> AdapterConfig:
+    """The adapter_config.json in `folder`.
+
+    Raises:
+        AdapterFormatError: no such file, or one that is no SPeaR adapter of a format that this version reads.
+    """
+    folder = Path(folder)
+    path = folder / CONFIG_NAME
+    if not folder.is_dir():
+        raise AdapterFormatError(f"there is no folder {folder}; an adapter is a folder with {CONFIG_NAME} in it")
+    if not path.is_file():
+        inside = sorted(p.parent.name for p in folder.glob(f"*/{CONFIG_NAME}"))
+        hint = f"it holds the adapters {inside}: name one of those folders" if inside else "save_pretrained writes one"
+        raise AdapterFormatError(f"{folder} holds no {CONFIG_NAME}; {hint}")
+    with path.open("rb") as file:
+        raw = file.read(MAX_CONFIG_BYTES + 1)
+    if len(raw) > MAX_CONFIG_BYTES:
+        raise AdapterFormatError(f"{path} has {path.stat().st_size:,} bytes, at most {MAX_CONFIG_BYTES:,} are read")
+    try:
+        data = json.loads(raw.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise AdapterFormatError(f"{path} is not JSON ({error}); fetch or save the adapter again") from error
+    return parse_config(data, str(path))
+
+
+def parse_config(data: object, path: str = CONFIG_NAME) -> AdapterConfig:
+    """The adapter configuration in a JSON value.
+
+    Raises:
+        AdapterFormatError: another library's adapter, a newer format, or an entry of another type, range or name.
+    """
+    found = data.get("peft_type") if isinstance(data, dict) else type(data).__name__
+    if not isinstance(data, dict) or found != "SPEAR":
+        raise AdapterFormatError(f"{path} is of peft_type {found!r}, this package reads SPEAR; use what wrote it")
+    version = data.get("format_version")
+    if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
+        raise AdapterFormatError(
+            f"{path} has format {version!r}, this version reads 1..{FORMAT_VERSION}; upgrade spear-hf"
+        )
+    missing, unknown = [k for k in _REQUIRED if k not in data], sorted(data.keys() - _OWN - _PEFTS)
+    if missing or unknown:
+        raise AdapterFormatError(f"{path} lacks {missing} and has unknown {unknown}; fetch or save the adapter again")
+    try:
+        config = AdapterConfig(
+            SpearConfig.from_dict(data["spear_config"]),
+            tuple(_boundary(row) for row in data["boundaries"]),
+            Fingerprint.from_dict(data["base_model_fingerprint"]),
+            _origin(data),
+            _text(data.get("base_model_class") or "the base"),
+            _text(data.get("spear_version") or "unknown"),
+        )
+        _check_boundaries(config)
+    except (ConfigError, BoundaryError) as error:
+        raise AdapterFormatError(f"{path}: {error}") from error
+    except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
+        raise AdapterFormatError(f"{path} has an entry of another form ({error}); fetch or save it again") from error
+    return config
+
+
+def _boundary(row: dict[str, Any]) -> Boundary:
+    """A Boundary whose every field is of its type and within its range."""
+    boundary = Boundary.from_dict(row)
+    counts = ((boundary.depth, 0, 999), (boundary.part, 0, 999), (boundary.channels, 1, MAX_CHANNELS))
+    for value, low, high in (*counts, (boundary.channel_axis, -8, 8)):
+        if type(value) is not int or not low <= value <= high:
+            raise ValueError(f"boundary {boundary.name!r}: {value!r} is not a whole number in {low}..{high}")
+    for text in (boundary.name, boundary.module):
+        _text(text)
+    if boundary.where not in ("in", "out"):
+        raise ValueError(f"boundary {boundary.name!r}: where={boundary.where!r}")
+    if not all(type(step) in (int, str) for step in boundary.output_slot):
+        raise ValueError(f"boundary {boundary.name!r}: output_slot={boundary.output_slot!r}")
+    return boundary
+
+
+def _check_boundaries(config: AdapterConfig) -> None:
+    keys = [boundary.key for boundary in config.boundaries]
+    if len(set(keys)) < len(keys):
+        raise ValueError(f"boundaries {keys} name one twice")
+    if len({(b.module, b.where, b.part) for b in config.boundaries}) < len(keys):
+        raise ValueError("two boundaries at one place")
+    if not config.chosen:  # raises itself for a choice that is not among them
+        raise ValueError("no boundary carries an RSP")
+
+
+def _origin(data: dict[str, Any]) -> Origin:
+    library = data.get("base_model_library") or "torch"
+    if library not in LIBRARIES:
+        raise ValueError(f"base_model_library={library!r}")
+    name, revision = data.get("base_model_name_or_path"), data.get("base_model_revision")
+    return Origin(library, None if name is None else _text(name), None if revision is None else _text(revision))
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or len(value) > 1000 or any(ord(c) < 32 for c in value):
+        raise ValueError(f"{str(value)[:50]!r} is no line of text")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        raise ValueError("a key that comes twice")
+    return data
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON number")

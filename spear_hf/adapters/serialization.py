@@ -1,0 +1,148 @@
+"""One adapter <-> its folder: adapter_config.json and adapter_model.safetensors, written atomically and read strictly.
+
+The header of the tensor file is held against the configuration before a tensor is read; no other format is read.
+"""
+
+import json
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from spear_hf.adapters.adapter_config import CONFIG_NAME, AdapterConfig, read_config
+from spear_hf.boundaries import Boundary
+from spear_hf.errors import AdapterFormatError, AdapterLoadError, AdapterSaveError
+from spear_hf.utils.files import write_atomically
+
+WEIGHTS_NAME = "adapter_model.safetensors"
+MAX_WEIGHTS_BYTES = 64_000_000  # a million channels at 15 boundaries; real adapters have a few kB
+MAX_HEADER_BYTES = 1_000_000
+MAX_ABS_VALUE = 1e4
+_DTYPES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+_BY_PEFT = {"format": "pt"}  # all that a file says of itself when PEFT has written it
+
+
+# --- writing ------------------------------------------------------------------------------------------------------
+
+
+def save_adapter(config: AdapterConfig, state: Mapping[str, Tensor], folder: str | Path) -> Path:
+    """Write one adapter into `folder`; saving twice gives equal bytes.
+
+    Args:
+        config: what the adapter is.
+        state: "<boundary key>.gamma" and "<boundary key>.beta" -> (C,).
+
+    Raises:
+        AdapterSaveError: a value that is not finite, or a folder that holds a model's own config.json (transformers
+            could not load that model any more); nothing is written.
+    """
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise AdapterSaveError(f"{folder} is a file; an adapter is saved into a folder")
+    if (folder / "config.json").exists():
+        raise AdapterSaveError(
+            f"{folder} holds a model's own config.json; an adapter beside it breaks it; take another"
+        )
+    tensors = tensors_of(config, state)
+    if len(tensors) < 2 * len(config.chosen):
+        raise AdapterSaveError("two of the boundaries are at one place of one module, which has one name for both")
+    for key, value in tensors.items():
+        if not bool(torch.isfinite(value).all()) or float(value.abs().max()) > MAX_ABS_VALUE:
+            raise AdapterSaveError(
+                f"{key} is not finite or above {MAX_ABS_VALUE:g}, so the adapter is not saved; "
+                "reset_adapter() or restore(snapshot) first"
+            )
+    write_atomically(folder / WEIGHTS_NAME, save_tensors(tensors, {"spear": config.header()}))
+    write_atomically(folder / CONFIG_NAME, config.to_json())
+    return folder
+
+
+def tensors_of(config: AdapterConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of the file: base_model.model.<module>.spear_gamma and .spear_beta, fp32 (C,), for each RSP."""
+    names = _file_keys(config)
+    return {names[key][0]: value.detach().float().cpu().contiguous() for key, value in state.items()}
+
+
+def tensor_keys(boundary: Boundary) -> tuple[str, str]:
+    """The two keys of one RSP, in the form that PEFT reads; a block's input and output may both carry one."""
+    where, part = "in_" if boundary.where == "in" else "", f".{boundary.part}" if boundary.part else ""
+    stem = f"base_model.model.{boundary.module}.spear_{where}{{}}{part}"
+    return stem.format("gamma"), stem.format("beta")
+
+
+def _file_keys(config: AdapterConfig) -> dict[str, tuple[str, Boundary]]:
+    """The key of a state ("0.gamma") -> its key in the file, and its boundary."""
+    keys: dict[str, tuple[str, Boundary]] = {}
+    for boundary in config.chosen:
+        gamma, beta = tensor_keys(boundary)
+        keys |= {f"{boundary.key}.gamma": (gamma, boundary), f"{boundary.key}.beta": (beta, boundary)}
+    return keys
+
+
+# --- reading ------------------------------------------------------------------------------------------------------
+
+
+def read_adapter(folder: str | Path) -> tuple[AdapterConfig, dict[str, Tensor]]:
+    """The configuration and the state ("0.gamma" -> (C,) fp32) of the adapter in `folder`.
+
+    Raises:
+        AdapterFormatError, AdapterLoadError: anything that is missing, unexpected, misshapen, not finite or too large.
+    """
+    config = read_config(folder)
+    path = Path(folder) / WEIGHTS_NAME
+    wanted = {file_key: (key, boundary) for key, (file_key, boundary) in _file_keys(config).items()}
+    raw = _read(path)
+    header = _header(raw, path)
+    metadata = header.pop("__metadata__", {})
+    if not config.is_header(metadata.get("spear")) and metadata != _BY_PEFT:
+        raise AdapterFormatError(f"{path} and {CONFIG_NAME} are of different adapters; fetch or save both again")
+    if header.keys() != wanted.keys():
+        missing, unexpected = sorted(wanted.keys() - header.keys()), sorted(header.keys() - wanted.keys())
+        raise AdapterLoadError(f"{path} lacks {missing} and has unexpected {unexpected}; fetch or save it again")
+    for key, entry in header.items():
+        channels = wanted[key][1].channels
+        if entry.get("shape") != [channels] or entry.get("dtype") not in _DTYPES:
+            raise AdapterLoadError(
+                f"{key} is {entry.get('dtype')} of shape {entry.get('shape')}, expected a float tensor of shape "
+                f"[{channels}]; load the adapter that was learned on this base"
+            )
+    try:
+        tensors = load_tensors(raw)
+    except Exception as error:  # the library raises its own SafetensorError, which is no subclass of anything shared
+        raise AdapterFormatError(f"{path} cannot be read ({error}); fetch or save the adapter again") from error
+    for key, value in tensors.items():
+        if not bool(torch.isfinite(value).all()) or float(value.abs().max()) > MAX_ABS_VALUE:
+            raise AdapterLoadError(
+                f"{key} holds values that are not finite or above {MAX_ABS_VALUE:g}; it is not loaded"
+            )
+    return config, {wanted[key][0]: value.float() for key, value in tensors.items()}
+
+
+def _read(path: Path) -> bytes:
+    if not path.is_file():
+        other = [p.name for p in path.parent.glob("adapter_model.*")]
+        hint = f"{other} is there, but only safetensors files are read" if other else "save_pretrained writes it"
+        raise AdapterFormatError(f"there is no {path}; {hint}")
+    size = path.stat().st_size
+    if size > MAX_WEIGHTS_BYTES:
+        raise AdapterFormatError(f"{path} has {size:,} bytes, at most {MAX_WEIGHTS_BYTES:,} are read")
+    return path.read_bytes()
+
+
+def _header(raw: bytes, path: Path) -> dict[str, Any]:
+    """The JSON header of a safetensors file; AdapterFormatError for anything else."""
+    try:
+        (length,) = struct.unpack("<Q", raw[:8])
+        if length > MAX_HEADER_BYTES:
+            raise ValueError(f"a header of {length:,} bytes")
+        header = json.loads(raw[8 : 8 + length])
+        if not isinstance(header, dict) or not all(isinstance(v, dict) for v in header.values()):
+            raise ValueError("its header is not an object of objects")
+    except (struct.error, ValueError, RecursionError) as error:
+        raise AdapterFormatError(f"{path} is not a safetensors file ({error}); fetch or save it again") from error
+    return header

@@ -1,0 +1,93 @@
+"""Adapters to a folder and to the Hub, with their card and metrics, in one commit."""
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from huggingface_hub import CommitInfo, CommitOperationAdd, HfApi, hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError
+
+from spear_hf.adapters.adapter_config import CONFIG_NAME, read_config
+from spear_hf.adapters.arithmetic import deviations
+from spear_hf.adapters.card import CARD_NAME, is_generated, render_card, render_index
+from spear_hf.adapters.download import EXTRAS, Token, cached_commit, inside_repo, subfolders_of
+from spear_hf.adapters.serialization import WEIGHTS_NAME, read_adapter
+from spear_hf.backbones.origin import Origin
+from spear_hf.errors import AdapterSaveError
+from spear_hf.utils.files import write_atomically
+
+
+def push(
+    folder: str | Path,
+    repo_id: str,
+    *,
+    subfolder: str | None = None,
+    private: bool | None = None,
+    revision: str | None = None,
+    create_pr: bool = False,
+    token: Token = None,
+    commit_message: str | None = None,
+) -> CommitInfo:
+    """Upload the adapter in `folder`, its card and its metrics, in one commit; nothing new makes no commit.
+
+    The name of a base that is a path on this machine stays here.
+
+    Args:
+        repo_id: "name" or "owner/name"; made where it does not exist.
+        subfolder: where in the repo, for several adapters of one base.
+        private: of a repo that is made now.
+        revision: a branch, made where it does not exist.
+        create_pr: propose the commit, also to a repo of someone else's, rather than make it.
+
+    Raises:
+        AdapterFormatError, AdapterLoadError: a folder that could not be loaded again.
+        AdapterSaveError: the identity, which has nothing to share.
+    """
+    folder, inside = Path(folder), inside_repo(subfolder)
+    config, state = read_adapter(folder)
+    if deviations(state) == (0, 0):
+        raise AdapterSaveError(
+            f"{folder} holds the identity, which would change no answer; let it learn before it is pushed"
+        )
+    api = HfApi(token=token)
+    if not create_pr:
+        repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+        if revision is not None:
+            api.create_branch(repo_id, branch=revision, exist_ok=True)
+    with tempfile.TemporaryDirectory() as copy:
+        shown = Path(copy)
+        for name in (CONFIG_NAME, WEIGHTS_NAME, *EXTRAS):
+            if (folder / name).is_file():
+                write_atomically(shown / name, (folder / name).read_bytes())
+        if config.origin.is_private_path:
+            bare = replace(config, origin=replace(config.origin, name=None, revision=None))
+            write_atomically(shown / CONFIG_NAME, bare.to_json())
+        card = shown / CARD_NAME
+        if not card.exists() or is_generated(card):
+            write_atomically(card, render_card(shown, repo_id, subfolder))
+        files = {f"{inside}{path.name}": path.read_bytes() for path in sorted(shown.iterdir())}
+        if subfolder and _is_ours(repo_id, None if create_pr else revision, token):
+            names = sorted({*subfolders_of(repo_id, None if create_pr else revision, token), inside.rstrip("/")})
+            files[CARD_NAME] = render_index(read_config(shown), repo_id, names).encode()
+    return api.create_commit(
+        repo_id,
+        [CommitOperationAdd(path, content) for path, content in files.items()],
+        commit_message=commit_message or f"Upload SPeaR adapter{f' {subfolder}' if subfolder else ''}",
+        revision=revision,
+        create_pr=create_pr,
+    )
+
+
+def pinned(origin: Origin) -> Origin:
+    """The origin with the commit that the cache holds."""
+    if origin.hub_id is None:
+        return origin
+    return replace(origin, revision=cached_commit(origin.hub_id, origin.revision) or origin.revision)
+
+
+def _is_ours(repo_id: str, revision: str | None, token: Token) -> bool:
+    """Whether the card at the root of a repo is missing or was rendered here, so that it may be rendered anew."""
+    try:
+        return is_generated(Path(hf_hub_download(repo_id, CARD_NAME, revision=revision, token=token)))
+    except EntryNotFoundError:
+        return True

@@ -1,0 +1,1 @@
+"""Base models: how they are built, where they came from, and which one an adapter belongs to."""

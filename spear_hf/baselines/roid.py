@@ -1,0 +1,157 @@
+"""ROID: certain and diverse images, a bounded likelihood ratio, and a pull back to the source (Marsden et al. 2024)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from typing_extensions import Unpack
+
+from spear_hf.baselines.augment import Augmentation
+from spear_hf.baselines.dice import Dice
+from spear_hf.baselines.learned import ParameterSet
+from spear_hf.baselines.learner import Learner
+from spear_hf.baselines.objective import Batch, cross_entropy, entropy
+from spear_hf.baselines.options import Options
+from spear_hf.baselines.part import Part
+from spear_hf.baselines.pixels import pixels_of
+from spear_hf.baselines.rule import OptimizerConfig
+from spear_hf.errors import ConfigError
+from spear_hf.learning.objective import log_probabilities
+
+
+@dataclass
+class CertainDiverse(Part):
+    """L = 1/B sum_i w_i (SLR_i + SCE_i) over the images that differ from what has been seen so far.
+
+    d_i = 1 - cos(c, p_i), with c a moving average (0.9) of the mean prediction that begins uniform, and u_i = -H_i are
+    both scaled to [0, 1] over the batch; w_i = exp(d_i u_i / T) where d_i >= mean d, and else 0. SCE_i is the symmetric
+    cross-entropy between an image and one augmented view of it. B is the size of a whole batch.
+
+    Args:
+        augmentation: gives the views.
+        temperature: T.
+    """
+
+    augmentation: Augmentation
+    temperature: float = 1 / 3
+    classes: Tensor | None = field(init=False, default=None)
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """A scalar; the likelihood ratio makes it negative where answers are sure."""
+        weights = self.weights(batch.logits.detach())
+        kept = weights > 0
+        logits = batch.logits[kept]
+        views = batch.forward(self.augmentation(batch.x[kept]))
+        symmetric = (cross_entropy(logits, views) + cross_entropy(views, logits)) / 2
+        return (weights[kept] * (soft_likelihood_ratio(logits) + symmetric)).sum() / batch.whole
+
+    @torch.no_grad()
+    def weights(self, logits: Tensor) -> Tensor:
+        """(B,), 0 for what is left out; the average moves on."""
+        p = log_probabilities(logits).exp()
+        seen = torch.full_like(p[0], 1 / p.shape[1]) if self.classes is None else self.classes
+        diverse = scaled(1 - F.cosine_similarity(seen[None], p, dim=1))
+        certain = scaled(-entropy(logits))
+        self.classes = 0.9 * seen + 0.1 * p.mean(0)
+        return torch.exp(diverse * certain / self.temperature) * (diverse >= diverse.mean())
+
+
+def scaled(values: Tensor) -> Tensor:
+    """(B,) shifted and scaled to [0, 1]; all 0 where they are equal, as they are in a batch of one."""
+    low, high = values.aminmax()
+    return (values - low) / (high - low) if bool(high > low) else torch.zeros_like(values)
+
+
+def soft_likelihood_ratio(logits: Tensor) -> Tensor:
+    """(B,), -sum_k p_k log(p_k / (1 - p_k)), with p at most 0.99: sure answers pull no more than that."""
+    p = log_probabilities(logits).exp().clamp_max(0.99)
+    return -(p * torch.log(p / (1 - p) + 1e-5)).sum(1)
+
+
+@dataclass
+class PriorCorrection(Part):
+    """Answers for the classes that this batch seems to hold: p_i pi~, with pi~ = (pi + s) / (1 + s K), pi = mean_i p_i.
+
+    s = max(1/B, 1/K) / max pi, so that small batches change little.
+
+    Args:
+        of: "predictions" as the paper says; "logits" as the authors' code does, which multiplies logits, and so lowers
+            a frequent class whose logit is negative; "none".
+    """
+
+    of: str = "predictions"
+
+    def __post_init__(self) -> None:
+        if self.of not in ("predictions", "logits", "none"):
+            raise ConfigError(f'prior={self.of!r} is not known; allowed are "predictions", "logits", "none"')
+
+    @torch.no_grad()
+    def answer(self, batch: Batch) -> Tensor:
+        """(B, K)."""
+        logits = batch.logits
+        log_p = log_probabilities(logits)
+        prior = log_p.exp().mean(0)
+        smooth = max(1 / len(logits), 1 / logits.shape[1]) / prior.max()
+        prior = (prior + smooth) / (1 + smooth * logits.shape[1])
+        if self.of == "none":
+            return logits
+        return logits * prior if self.of == "logits" else log_p + prior.log()
+
+
+@dataclass
+class WeightEnsemble(Part):
+    """w <- kept w + (1 - kept) w_source, after each step.
+
+    Args:
+        kept: in [0, 1]; 1 lets go of the source.
+    """
+
+    kept: float = 0.99
+
+    def maintain(self, learned: ParameterSet) -> None:
+        """Moves the parameters."""
+        learned.pull(learned.start, 1 - self.kept)
+
+
+class Roid(Learner):
+    """Certainty- and diversity-weighted likelihood ratio and consistency; parameters stay near the source's.
+
+    Published with Adam at 1e-3 for CIFAR, SGD at 2.5e-4 for ImageNet. Where all images of a batch are alike the
+    authors' weights are 0 / 0, and the whole model NaN after one step; here they are 1. The prior corrects predictions,
+    as in the paper; see PriorCorrection.
+
+    Args:
+        model: any image classifier.
+        temperature, ensemble, prior: see CertainDiverse, WeightEnsemble and PriorCorrection.
+        mean, std: how the images were normalised, per channel; None takes what the model carries.
+        seed: of the augmentations.
+        options: see Options.
+
+    Raises:
+        ConfigError: nothing says how the images were normalised.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        temperature: float = 1 / 3,
+        ensemble: float = 0.99,
+        prior: str = "predictions",
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        seed: int = 0,
+        **options: Unpack[Options],
+    ) -> None:
+        objective = certain_diverse(model, temperature, mean, std, seed)
+        answer, upkeep = PriorCorrection(prior), [WeightEnsemble(ensemble)]
+        super().__init__(model, objective, OptimizerConfig("adam", 1e-3), answer=answer, upkeep=upkeep, **options)
+
+
+def certain_diverse(
+    model: nn.Module, temperature: float, mean: Sequence[float] | None, std: Sequence[float] | None, seed: int
+) -> CertainDiverse:
+    """ROID's objective for images that are normalised for `model`."""
+    return CertainDiverse(Augmentation(pixels_of(model, mean, std), blur=False, dice=Dice(seed)), temperature)

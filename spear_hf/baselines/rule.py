@@ -1,0 +1,76 @@
+"""Rule: which optimizer steps, and how far for a batch of which size."""
+
+import math
+from dataclasses import dataclass
+from typing import TypedDict
+
+import torch
+from torch import nn
+
+from spear_hf.baselines.part import Part
+from spear_hf.errors import ConfigError
+from spear_hf.steering.mixing import batch_norms
+
+OPTIMIZERS = ("adam", "sgd")
+
+
+class OptimizerOptions(TypedDict, total=False):
+    """The fields of a Rule that a user may choose; None is the method's own."""
+
+    optimizer: str | None
+    learning_rate: float | None
+    momentum: float | None
+    nesterov: bool | None
+    scale_lr: bool | None
+
+
+@dataclass
+class OptimizerConfig(Part):
+    """An optimizer without weight decay.
+
+    Args:
+        optimizer: "adam" or "sgd".
+        learning_rate: at least 0.
+        momentum: of SGD; in [0, 1).
+        nesterov: whether SGD looks ahead.
+        scale_lr: whether the learning rate shrinks with the batch, as SAR and DeYO were published; see `rate`.
+        betas: of Adam.
+    """
+
+    optimizer: str = "adam"
+    learning_rate: float = 1e-3
+    momentum: float = 0.9
+    nesterov: bool = False
+    scale_lr: bool = False
+    betas: tuple[float, float] = (0.9, 0.999)
+
+    def __post_init__(self) -> None:
+        if self.optimizer not in OPTIMIZERS:
+            raise ConfigError(f"optimizer={self.optimizer!r} is not known; allowed are {', '.join(OPTIMIZERS)}")
+        if not (math.isfinite(self.learning_rate) and self.learning_rate >= 0):
+            raise ConfigError(f"learning_rate={self.learning_rate!r} is not allowed; give a finite number from 0 on")
+        if not 0 <= self.momentum < 1:
+            raise ConfigError(f"momentum={self.momentum!r} is not allowed; it is in [0, 1), published is 0.9")
+
+    def make(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        """The optimizer of these parameters."""
+        if self.optimizer == "adam":
+            return torch.optim.Adam(parameters, lr=self.learning_rate, betas=self.betas)
+        nesterov = self.nesterov and self.momentum > 0
+        return torch.optim.SGD(parameters, lr=self.learning_rate, momentum=self.momentum, nesterov=nesterov)
+
+    def rate(self, batch_size: int, has_batch_norms: bool) -> float:
+        """The learning rate for batches of this size.
+
+        With `scale_lr` it is in proportion to the batch size, and twice that for single images: with batch norms below
+        32 images, from where on it is `learning_rate`; without them everywhere, `learning_rate` being that of 64.
+        """
+        if not self.scale_lr:
+            return self.learning_rate
+        share = min(1.0, batch_size / 32) if has_batch_norms else batch_size / 64
+        return self.learning_rate * share * (2 if batch_size == 1 else 1)
+
+
+def scaled_optimizer_config(model: nn.Module) -> OptimizerConfig:
+    """SGD as SAR and DeYO were published: in proportion to the batch, and faster for networks without batch norms."""
+    return OptimizerConfig("sgd", 2.5e-4 if any(True for _ in batch_norms(model)) else 1e-3, scale_lr=True)

@@ -1,0 +1,147 @@
+"""The objective of SPeaR as pure functions of logits and RSPs (Eqs. 6 to 9 and 11)."""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from spear_hf.config import SpearConfig
+from spear_hf.learning.class_marginal import ClassMarginal
+from spear_hf.steering.rsp import RSP
+from spear_hf.utils.distributed import BatchShard
+
+_FAR = 1e30  # beyond any real logit, and p * log p stays finite where a logit is infinite
+
+
+def log_probabilities(logits: Tensor) -> Tensor:
+    """log softmax, (B, K), in fp32 (or fp64), outside autocast, finite for any logits but NaN."""
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    with torch.autocast(logits.device.type, enabled=False):
+        return F.log_softmax(wide.clamp(-_FAR, _FAR), dim=-1)
+
+
+def normalized_entropy(logits: Tensor) -> Tensor:
+    """How unsure each answer is, H(p) / log K (Eq. 6).
+
+    Args:
+        logits: (B, K) with K >= 2.
+
+    Returns:
+        (B,) fp32 in [0, 1]; 1 for a uniform prediction.
+    """
+    log_p = log_probabilities(logits)
+    return -(log_p.exp() * log_p).sum(-1) / math.log(logits.shape[-1])
+
+
+def should_adapt(mean_entropy: Tensor, tau: float) -> bool:
+    """The hard gate: learn from this batch unless its mean normalised entropy is below tau (section 3.3)."""
+    return not bool(mean_entropy < tau)
+
+
+def entropy_loss(mean_entropy: Tensor, tau: float) -> Tensor:
+    """The soft gate, ReLU(mean normalised entropy - tau), a scalar in [0, 1] (Eq. 7)."""
+    return F.relu(mean_entropy - tau)
+
+
+def batch_means(logits: Tensor, shard: BatchShard | None = None) -> tuple[Tensor, Tensor]:
+    """The mean normalised entropy, a scalar in [0, 1], and the mean prediction pbar (K,) of the global batch.
+
+    Args:
+        logits: (B, K), with B = 0 on a process without images.
+        share: the global batch that the logits are a slice of; None where they are all of it.
+    """
+    predictions = log_probabilities(logits).exp().sum(0)
+    sums = torch.cat([normalized_entropy(logits).sum(0, keepdim=True), predictions])
+    means = sums / len(logits) if shard is None else shard.sum(sums) / shard.total
+    return means[0], means[1:]
+
+
+def diversity_loss(logits: Tensor, shard: BatchShard | None = None) -> Tensor:
+    """How far the batch's mean prediction is from uniform, KL(pbar || U), in nats (Eq. 8).
+
+    Args:
+        logits: (B, K).
+        share: as for `batch_means`.
+
+    Returns:
+        A scalar in [0, log K]; 0 when every class is predicted equally often.
+    """
+    return _divergence_from_uniform(batch_means(logits, shard)[1])
+
+
+def diversity_share(batch_size: int, full: int) -> float:
+    """How much of lambda_div a batch of this size gets: min(1, B / full), in (0, 1].
+
+    B confident answers are at least log(K / B) from uniform, however right they are; at batch 4 the full weight drove
+    the ResNet of the examples above its source's error, a quarter of it keeps the gain. This is ours, not the paper's.
+    """
+    return min(1.0, batch_size / full)
+
+
+def _divergence_from_uniform(p: Tensor) -> Tensor:
+    return math.log(len(p)) + torch.special.xlogy(p, p.clamp_min(1e-38)).sum()
+
+
+def anchor_loss(rsps: Mapping[int, list[RSP]], growth: float) -> Tensor:
+    """sum_d lambda_d (||gamma_d - 1||^2 + ||beta_d||^2) with lambda_d = growth ** d (Eq. 9).
+
+    Args:
+        rsps: the RSPs at each depth; several where a boundary consists of several tensors.
+        growth: at least 1; above 1 it makes lambda_0 < lambda_1 < ... < lambda_L, as the paper asks.
+    """
+    terms = [growth**depth * rsp.deviation() for depth, several in rsps.items() for rsp in several]
+    return torch.stack([term.to(terms[0].device) for term in terms]).sum()
+
+
+class Losses(NamedTuple):
+    """The three terms of Eq. 11, unweighted, their weighted sum, and the batch's means they were computed from."""
+
+    mean_entropy: Tensor
+    mean_prediction: Tensor
+    entropy: Tensor
+    diversity: Tensor
+    anchor: Tensor
+    total: Tensor
+
+
+def spear_loss(
+    logits: Tensor,
+    rsps: Mapping[int, list[RSP]],
+    config: SpearConfig,
+    shard: BatchShard | None = None,
+    seen: ClassMarginal | None = None,
+) -> Losses:
+    """lambda_ent L_ent + lambda_div L_div + lambda_anchor L_anchor (Eq. 11), with its parts; of the global batch.
+
+    Args:
+        logits: (B, K).
+        rsps: as for `anchor_loss`.
+        config: tau and the weights.
+        share: as for `batch_means`.
+        seen: what the mean prediction remembers of the stream; None takes the batch alone.
+    """
+    batch_size = len(logits) if shard is None else shard.total
+    mean_entropy, mean_prediction = batch_means(logits, shard)
+    entropy = entropy_loss(mean_entropy, config.tau)
+    if seen is None:
+        diversity = _divergence_from_uniform(mean_prediction)
+    else:
+        diversity = _stream_divergence(mean_prediction, seen.joined(mean_prediction.detach(), batch_size))
+    anchor = anchor_loss(rsps, config.anchor_growth).to(logits.device)
+    lambda_div = config.lambda_div * diversity_share(batch_size, config.diversity_batch)
+    total = config.lambda_ent * entropy + lambda_div * diversity + config.lambda_anchor * anchor
+    return Losses(mean_entropy, mean_prediction, entropy, diversity, anchor, total)
+
+
+def _stream_divergence(p: Tensor, stream: Tensor) -> Tensor:
+    """KL(stream || U) of what batch and memory predict together, with the gradient that the batch's p alone has there.
+
+    The derivative of KL(q || U) is log q_k + 1. Taken at the stream's q it pushes p from the classes that the stream
+    has had too often; where nothing is remembered it is that of Eq. 8. Left as it is, the batch's small share in q
+    would make it small too.
+    """
+    push = (p * stream.clamp_min(1e-38).log()).sum()
+    return _divergence_from_uniform(stream) + push - push.detach()

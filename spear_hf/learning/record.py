@@ -1,0 +1,72 @@
+"""StepRecord: what one step did, and why it did not learn."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, TypedDict
+
+from spear_hf.learning.objective import Losses
+
+BUDGET = "budget: one batch in learn_every is learned from"
+CONFIDENT = "confident: mean entropy below tau"
+NON_FINITE_LOGITS = "the model's logits are not finite"
+NON_FINITE_GRADIENT = "the gradient is not finite"
+GUARDED = "the guard let nothing be learned"
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """What one step did.
+
+    Args:
+        step: how many batches came before.
+        batch_size: B, over all processes.
+        entropy: mean normalised entropy of the answer, of its first view where it has several, in [0, 1].
+        adapted: whether the RSPs moved.
+        skipped: why they did not, or did not on every one of the `steps`; None where all went through.
+        entropy_loss, diversity_loss, anchor_loss, loss: Eqs. 7, 8, 9 and 11 at the first step; None where skipped.
+        gamma_deviation, beta_deviation: ||gamma - 1|| and ||beta|| over all RSPs, after the step.
+        single_value_norms: batch-norm calls answered with the source's statistics, since a channel held one value.
+        new_domain: whether the statistics jumped, and what was remembered of them was forgotten (`domain_jump`).
+        whole_statistics: whether the batch norms took the stream's statistics without the source's (`alpha_trial`).
+        events: what a Guard saw and did in this step, one sentence each.
+    """
+
+    step: int
+    batch_size: int
+    entropy: float
+    adapted: bool
+    skipped: str | None
+    entropy_loss: float | None
+    diversity_loss: float | None
+    anchor_loss: float | None
+    loss: float | None
+    gamma_deviation: float
+    beta_deviation: float
+    single_value_norms: int = 0
+    events: tuple[str, ...] = ()
+    new_domain: bool = False
+    whole_statistics: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return asdict(self)
+
+
+class LossFields(TypedDict):
+    """The fields of a StepRecord that say what was minimised."""
+
+    entropy_loss: float | None
+    diversity_loss: float | None
+    anchor_loss: float | None
+    loss: float | None
+
+
+def loss_fields(losses: Losses | None) -> LossFields:
+    """What was minimised, in figures; None where nothing was."""
+    if losses is None:
+        return LossFields(entropy_loss=None, diversity_loss=None, anchor_loss=None, loss=None)
+    return LossFields(
+        entropy_loss=float(losses.entropy),
+        diversity_loss=float(losses.diversity),
+        anchor_loss=float(losses.anchor),
+        loss=float(losses.total),
+    )

@@ -1,0 +1,463 @@
+"""SpearModel: a frozen base, RSPs beside it, and PEFT's verbs to switch, share and undo them.
+
+`get_spear_model` changes the base in place (it freezes it and registers hooks) and `unload` undoes that bit for bit.
+Calling a SpearModel never learns; `Spear.step` does.
+"""
+
+import copy
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from spear_hf.adapters.arithmetic import check_weights, weighted_state
+from spear_hf.adapters.names import check_name
+from spear_hf.boundaries import Boundary, find_boundaries, select_boundaries, verify_boundaries
+from spear_hf.config import SpearConfig
+from spear_hf.errors import AdapterNotFoundError, AdapterSaveError, ConfigError, MergeError
+from spear_hf.learning.stream_state import StatisticsCache, StreamStatistics
+from spear_hf.steering.adapters import Adapters
+from spear_hf.steering.attachment import Attachment, refuse_unsteerable
+from spear_hf.steering.fusion import call_fused
+from spear_hf.steering.hooks import BoundaryHook, SteeringContext
+from spear_hf.steering.mixing import AlphaMixing, batch_norms
+from spear_hf.steering.rsp import RSP
+from spear_hf.utils.distributed import BatchShard
+
+if TYPE_CHECKING:
+    from huggingface_hub import CommitInfo
+
+    from spear_hf.adapters.adapter_config import AdapterConfig
+    from spear_hf.adapters.card_metrics import CardMetrics
+    from spear_hf.backbones.origin import Origin
+    from spear_hf.steering.loading import LoadReport
+    from spear_hf.steering.status import ModelStatus
+
+
+def get_spear_model(
+    model: nn.Module,
+    config: SpearConfig | None = None,
+    *,
+    adapter_name: str = "default",
+    boundaries: Sequence[Boundary] | None = None,
+    inputs: Any = None,
+) -> "SpearModel":
+    """A SpearModel over `model`, frozen and steered in place; with identity RSPs its logits stay bit-identical.
+
+    With alpha > 0 and BatchNorm layers, batch statistics are mixed in from the first forward on, as Eq. 10 asks.
+
+    Args:
+        model: any image classifier: transformers, timm, torchvision or your own nn.Module.
+        config: what to steer and how to learn; the default is SpearConfig().
+        adapter_name: the name of the first adapter, active at once.
+        boundaries: where z_0..z_L are, if you know better than `find_boundaries`; verified all the same.
+        inputs: an example input (tensor, or dict of keyword arguments) for the probe, where none can be made up.
+
+    Raises:
+        NoBoundariesError, BoundaryNotFoundError, AlreadySteeredError, CompiledBaseError, LaunchError: nothing is
+            changed.
+    """
+    return SpearModel(model, config or SpearConfig(), adapter_name=adapter_name, boundaries=boundaries, inputs=inputs)
+
+
+class SpearModel(nn.Module):
+    """A frozen base model with named adapters of RSPs; attributes it lacks are looked up on the base.
+
+    Args:
+        base, config, adapter_name, boundaries, inputs: as for `get_spear_model`.
+        probe: False takes `boundaries` as they are, where an earlier probe of this very base has proved them.
+
+    Attributes:
+        base_model: the model that was handed in, steered by hooks; its state_dict keys are what they were.
+        boundaries: every stage boundary of the base, z_0..z_L.
+        adapters: name -> boundary key -> RSP.
+        peft_config: name -> SpearConfig.
+        stream_statistics: what batch norms remember of a stream that `Spear` learns from, where the configuration asks.
+        kept_statistics: lets a forward over some images of a batch use the mixed statistics of all of them.
+    """
+
+    base_model: nn.Module
+    adapters: Adapters
+
+    def __init__(
+        self,
+        base: nn.Module,
+        config: SpearConfig,
+        *,
+        adapter_name: str = "default",
+        boundaries: Sequence[Boundary] | None = None,
+        inputs: Any = None,
+        probe: bool = True,
+    ) -> None:
+        super().__init__()
+        refuse_unsteerable(base)
+        check_name(adapter_name)
+        if boundaries is None:
+            found = find_boundaries(base, config.num_groups, stem=config.stem, inputs=inputs)
+        else:
+            found = verify_boundaries(base, list(boundaries), inputs) if probe else list(boundaries)
+        chosen = select_boundaries(found, config.boundaries)  # refused, if at all, before anything is changed
+
+        self.base_model = base
+        self.boundaries = found
+        self.adapters = Adapters()
+        self.peft_config: dict[str, SpearConfig] = {}
+        self._grouping = (config.num_groups, config.stem)
+        self._switch = SteeringContext()
+        self._sites = [BoundaryHook(b, self.adapters, self._switch) for b in found]
+        self.kept_statistics = StatisticsCache()
+        self.stream_statistics = StreamStatistics()
+        self._mixing = {
+            name: AlphaMixing(self._switch, name, self.kept_statistics, self.stream_statistics)
+            for name, _ in batch_norms(base)
+        }
+        self._attachment = Attachment(base, self._sites, self._mixing, self._switch)
+        self._add(adapter_name, config, chosen)
+        self.set_adapter(adapter_name)
+        self.training = False
+
+    # --- attaching and undoing -----------------------------------------------------------------------------------
+
+    def unload(self) -> nn.Module:
+        """The base exactly as it came in: hooks gone, requires_grad and training flags restored; adapters stay here."""
+        return self._attachment.undo()
+
+    def get_base_model(self) -> nn.Module:
+        """The base, still steered by the active adapter; `unload` gives it back as it was."""
+        return self.base_model
+
+    def merge_and_unload(self) -> nn.Module:
+        """Always raises MergeError."""
+        raise MergeError(
+            "an RSP cannot be merged: a stage's output is also read by skip connections and zero-padded convolutions, "
+            "where a scale and shift have no weight to go into; use unload() for the base, or keep the SpearModel"
+        )
+
+    merge_adapter = merge_and_unload
+
+    # --- calling -------------------------------------------------------------------------------------------------
+
+    def forward(self, *args: Any, adapter_names: Sequence[str | None] | None = None, **kwargs: Any) -> Any:
+        """What the base returns for these arguments, steered by the active adapter; never learns.
+
+        Args:
+            adapter_names: one name for each image of the batch, in place of the active adapter; None (or PEFT's
+                "__base__") leaves that image to the source.
+
+        Raises:
+            AdapterNotFoundError, ConfigError, InputError: names that are not here, that mix statistics differently, or
+                that are not as many as there are images.
+        """
+        if not self._attachment.is_attached:
+            raise RuntimeError("this SpearModel was unloaded; call get_spear_model(base) to steer the base again")
+        if adapter_names is None:
+            return call_fused(self._switch, self.base_model, *args, **kwargs)
+        rows = tuple(None if name == "__base__" else name for name in adapter_names)
+        names = tuple(dict.fromkeys(name for name in rows if name is not None))
+        alpha = self._common("alpha", names)
+        if alpha > 0 and None in rows and self._mixing:
+            raise ConfigError(
+                f"adapters {names} have alpha={alpha:g}, which mixes the statistics of the whole batch, so no image of "
+                "it can be left to the source; give those a batch of their own, inside disable_adapter()"
+            )
+        with self._switch.steering(names, alpha, rows):
+            return call_fused(self._switch, self.base_model, *args, **kwargs)
+
+    def train(self, mode: bool = True) -> "SpearModel":
+        """Sets only this flag: the frozen base stays in evaluation mode, so nothing random or running ever moves."""
+        self.training = mode
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "base_model" or name.startswith("__"):
+                raise
+            return getattr(self.base_model, name)
+
+    def sharding(self, shard: BatchShard | None) -> AbstractContextManager[None]:
+        """Inside, batch statistics are those of the global batch, of which this process has a slice."""
+        return self._switch.sharding(shard)
+
+    # --- adapters ------------------------------------------------------------------------------------------------
+
+    def add_adapter(self, adapter_name: str, config: SpearConfig | None = None) -> None:
+        """A further adapter at the identity; not active until `set_adapter`.
+
+        Raises:
+            AdapterNameError, BoundaryNotFoundError, ConfigError: nothing is changed.
+        """
+        num_groups, stem = self._grouping
+        config = config or SpearConfig(num_groups=num_groups, stem=stem)
+        check_name(adapter_name, self.peft_config)
+        if (config.num_groups, config.stem) != self._grouping:
+            raise ConfigError(
+                f"num_groups={config.num_groups}, stem={config.stem!r} differ from the adapters here "
+                f"({num_groups}, {stem!r}), which share the boundaries of one model; "
+                "use the same, or unload() and call get_spear_model again"
+            )
+        self._add(adapter_name, config, select_boundaries(self.boundaries, config.boundaries))
+
+    def _add(self, name: str, config: SpearConfig, chosen: list[Boundary]) -> None:
+        device = next((p.device for p in self.base_model.parameters()), torch.device("cpu"))
+        self.adapters.add(name, chosen, device)
+        self.peft_config[name] = copy.deepcopy(config)
+
+    def set_adapter(self, adapter_name: str | Sequence[str] | None) -> None:
+        """Steer by this adapter from now on; by several, one after the other at each boundary; or by none (None).
+
+        Raises:
+            AdapterNotFoundError, ConfigError: the active adapter stays what it was.
+        """
+        names = (adapter_name,) if isinstance(adapter_name, str) else tuple(adapter_name or ())
+        alpha, images = self._common("alpha", names), self._common("statistics_memory", names)
+        self._switch.active = names
+        self._switch.alpha = alpha
+        self.stream_statistics.images = images
+
+    def delete_adapter(self, adapter_name: str) -> None:
+        """Forget an adapter. Where it was active, no other takes its place: the model answers as the source."""
+        self.adapters.of(adapter_name)
+        if adapter_name in self._switch.active:
+            self.set_adapter([name for name in self._switch.active if name != adapter_name])
+        del self.adapters[adapter_name]
+        del self.peft_config[adapter_name]
+
+    @contextmanager
+    def disable_adapter(self) -> Iterator[None]:
+        """Inside, the model is the source: no RSP and no alpha-mixing. Nests, and touches no requires_grad flag."""
+        self._switch.off += 1
+        try:
+            yield
+        finally:
+            self._switch.off -= 1
+
+    @property
+    def active_adapters(self) -> list[str]:
+        """The names of the adapters that steer, in the order in which they are composed."""
+        return list(self._switch.active)
+
+    @property
+    def active_adapter(self) -> str | None:
+        """The adapter that steers, or None; where several are composed, `active_adapters` lists them."""
+        return self._switch.active[0] if self._switch.active else None
+
+    @property
+    def is_disabled(self) -> bool:
+        """Whether a `disable_adapter()` context is open."""
+        return self._switch.off > 0
+
+    @property
+    def has_batch_norms(self) -> bool:
+        """Whether alpha > 0 changes anything here."""
+        return bool(self._mixing)
+
+    @property
+    def single_value_norms(self) -> int:
+        """How many batch-norm calls had one value a channel, and were answered with the source's statistics."""
+        return sum(hook.used_source for hook in self._mixing.values())
+
+    def _common(self, field: str, names: Sequence[str]) -> Any:
+        """The alpha, or another field about batch statistics, that these adapters share; 0 for none of them."""
+        values = {getattr(self.peft_config[name], field) for name in names if self.adapters.of(name) is not None}
+        if len(values) > 1:
+            raise ConfigError(
+                f"adapters {tuple(names)} have different {field} {sorted(values)}; only equal ones act together"
+            )
+        return values.pop() if values else 0
+
+    # --- parameters ----------------------------------------------------------------------------------------------
+
+    def rsps(self, adapter_name: str | None = None) -> dict[int, list[RSP]]:
+        """depth -> its RSPs (several where a boundary is several tensors); the active adapter's unless one is named."""
+        name = adapter_name or self.active_adapter
+        return {} if name is None else self.adapters.rsps(name, self.boundaries)
+
+    def adapter_parameters(self, adapter_name: str | None = None) -> Iterator[nn.Parameter]:
+        """gamma and beta of every RSP of one adapter (the active one by default), by depth."""
+        for several in self.rsps(adapter_name).values():
+            for rsp in several:
+                yield from rsp.parameters()
+
+    @torch.no_grad()
+    def reset_adapter(self, adapter_name: str | None = None) -> None:
+        """Back to the identity, in place."""
+        for several in self.rsps(adapter_name).values():
+            for rsp in several:
+                rsp.reset_parameters()
+
+    def snapshot(self, adapter_name: str | None = None) -> dict[str, Tensor]:
+        """A copy of one adapter's state, for `restore`."""
+        return self.adapters.snapshot(self._named(adapter_name))
+
+    def restore(self, state: Mapping[str, Tensor], adapter_name: str | None = None) -> None:
+        """Put a snapshot back, in place: optimizers and compiled graphs keep their references.
+
+        Raises:
+            AdapterLoadError: keys or shapes that are not this adapter's; nothing is changed.
+        """
+        self.adapters.restore(self._named(adapter_name), state)
+
+    def _named(self, adapter_name: str | None) -> str:
+        name = adapter_name or self.active_adapter
+        if name is None:
+            raise AdapterNotFoundError("no adapter is active; name one, or call set_adapter(name) first")
+        return name
+
+    def set_scale(self, scale: float, adapter_name: str | None = None) -> dict[str, Tensor]:
+        """Move an adapter along the line from the source, in place: gamma' = 1 + s (gamma - 1), beta' = s beta.
+
+        0 is the source, 1 changes nothing; a second call starts from what the first one left.
+
+        Returns:
+            The state before, for `restore`.
+        """
+        check_weights([scale])
+        before = self.snapshot(adapter_name)
+        self.restore(weighted_state([before], [scale]), adapter_name)
+        return before
+
+    def add_weighted_adapter(self, adapters: Sequence[str], weights: Sequence[float], adapter_name: str) -> None:
+        """A further adapter, sum_i w_i of the others' distances from the identity; not active until `set_adapter`.
+
+        It takes the first one's configuration, with the boundaries of all.
+
+        Raises:
+            AdapterNotFoundError, AdapterNameError, ConfigError: nothing is changed.
+        """
+        check_weights(weights, len(adapters))
+        check_name(adapter_name, self.peft_config)
+        self._common("alpha", adapters)
+        state = weighted_state([self.snapshot(name) for name in adapters], weights)
+        chosen = [b for b in self.boundaries if f"{b.key}.gamma" in state]
+        config = self.peft_config[adapters[0]]
+        if [b.key for b in chosen] != list(self.adapters.of(adapters[0])):
+            config = replace(config, boundaries=tuple(sorted({b.depth for b in chosen})))
+        self._add(adapter_name, config, chosen)
+        self.restore(state, adapter_name)
+
+    def get_nb_trainable_parameters(self) -> tuple[int, int]:
+        """(parameters of the active adapter, parameters of base and active adapter)."""
+        trainable = sum(p.numel() for p in self.adapter_parameters())
+        return trainable, trainable + sum(p.numel() for p in self.base_model.parameters())
+
+    def print_trainable_parameters(self) -> None:
+        """Prints `trainable params: 128 || all params: 25,557,160 || trainable%: 0.0005`."""
+        trainable, total = self.get_nb_trainable_parameters()
+        print(
+            f"trainable params: {trainable:,d} || all params: {total:,d} || trainable%: {100 * trainable / total:.4f}"
+        )
+
+    # --- files and reports: thin doors to the rooms above, imported when they are opened ----------------------------
+
+    def save_pretrained(
+        self,
+        folder: str | Path,
+        adapter_name: str | None = None,
+        *,
+        origin: "Origin | None" = None,
+        results: "CardMetrics | None" = None,
+        source: str | None = None,
+    ) -> Path:
+        """Write one adapter (the active one by default) with its card; saving twice gives equal bytes.
+
+        Args:
+            folder: gets adapter_config.json, adapter_model.safetensors, README.md and, with results, metrics.json.
+            origin: how to build the base again, where that is known better than the base itself says.
+            results: what was measured, for the card and metrics.json.
+            source: how the card's snippet names the adapter; None gives a placeholder.
+
+        Raises:
+            AdapterSaveError: no adapter to save, a value that is not finite, or a folder that holds a model's own
+                config.json; nothing is written.
+        """
+        from spear_hf.adapters.card import write_card
+        from spear_hf.adapters.serialization import save_adapter
+
+        name = adapter_name or self.active_adapter
+        if name is None:
+            raise AdapterSaveError("no adapter is active; name one: save_pretrained(folder, adapter_name=...)")
+        path = save_adapter(self.adapter_config(name, origin), self.snapshot(name), folder)
+        write_card(path, source, results)
+        return path
+
+    def adapter_config(self, adapter_name: str, origin: "Origin | None" = None) -> "AdapterConfig":
+        """What adapter_config.json says of one adapter."""
+        import spear_hf
+        from spear_hf.adapters.adapter_config import AdapterConfig
+        from spear_hf.adapters.upload import pinned
+        from spear_hf.backbones.fingerprint import fingerprint
+        from spear_hf.backbones.origin import origin_of
+
+        base = self.base_model
+        return AdapterConfig(
+            self.peft_config[adapter_name],
+            tuple(self.boundaries),
+            fingerprint(base),
+            pinned(origin or origin_of(base)),
+            type(base).__name__,
+            spear_hf.__version__,
+        )
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        adapter_name: str | None = None,
+        *,
+        origin: "Origin | None" = None,
+        results: "CardMetrics | None" = None,
+        **options: Any,
+    ) -> "CommitInfo":
+        """Save one adapter and upload it in one commit.
+
+        Args:
+            repo_id: "name" or "owner/name"; made where it does not exist.
+            origin, results: as for `save_pretrained`.
+            options: subfolder, private, revision, create_pr, token, commit_message, as for
+                `spear_hf.adapters.upload.push`.
+        """
+        from spear_hf.adapters.upload import push
+
+        with tempfile.TemporaryDirectory() as folder:
+            self.save_pretrained(folder, adapter_name, origin=origin, results=results)
+            return push(folder, repo_id, **options)
+
+    def load_adapter(self, source: str | Path, adapter_name: str, **options: Any) -> "LoadReport":
+        """Add a saved adapter from a folder or the Hub, not active until `set_adapter`.
+
+        Args:
+            options: overwrite, check_base, revision, subfolder, token, as for `spear_hf.adapters.upload.load_adapter`.
+        """
+        from spear_hf.steering.hub_loading import load_adapter
+
+        return load_adapter(self, source, adapter_name, **options)
+
+    @classmethod
+    def from_pretrained(cls, model: nn.Module, source: str | Path, **options: Any) -> "SpearModel":
+        """The base steered by a saved adapter from a folder or the Hub, loaded strictly.
+
+        Args:
+            options: adapter_name, check_base, inputs, revision, subfolder, token, as for
+                `spear_hf.adapters.upload.load_spear_model`.
+        """
+        from spear_hf.steering.hub_loading import load_spear_model
+
+        return load_spear_model(model, source, **options)
+
+    def get_model_status(self) -> "ModelStatus":
+        """The adapters and boundaries of this model, in figures."""
+        from spear_hf.steering.status import model_status
+
+        return model_status(self)
+
+    def verify(self, inputs: Any = None) -> float:
+        """Raise unless the active adapter acts on every one of its boundaries; see `status.verify`."""
+        from spear_hf.steering.status import verify
+
+        return verify(self, inputs)

@@ -1,0 +1,188 @@
+"""Files made to mislead: each is refused before a tensor is read, and nothing of the model is changed."""
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from spear_hf import SpearConfig, get_spear_model
+from spear_hf.errors import AdapterError, AdapterFormatError, AdapterLoadError, BaseModelMismatchError, SpearError
+from spear_hf.steering.model import SpearModel
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+GAMMA = "base_model.model.stem.2.spear_gamma"
+
+
+@pytest.fixture
+def saved(net: nn.Module, tmp_path: Path) -> Path:
+    """A folder with a learned adapter of `net`, which is unloaded again."""
+    model = get_spear_model(net, SpearConfig(boundaries=(0, 2), alpha=0.0))
+    with torch.no_grad():
+        for parameter in model.adapter_parameters():
+            parameter.add_(0.1)
+    folder = model.save_pretrained(tmp_path / "fog")
+    model.unload()
+    return folder
+
+
+def reconfigure(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the configuration, and the header with it: an attacker keeps the two in step."""
+    config = json.loads((folder / CONFIG).read_text())
+    change(config)
+    (folder / CONFIG).write_text(json.dumps(config))
+    essence = {key: config[key] for key in ("boundaries", "spear_config")} | {"format_version": 1}
+    reheader(folder, lambda header: header.update(__metadata__={"spear": json.dumps(essence, sort_keys=True)}))
+
+
+def reheader(folder: Path, change: Callable[[dict[str, Any]], object], *, body: bytes | None = None) -> None:
+    raw = (folder / WEIGHTS).read_bytes()
+    (length,) = struct.unpack("<Q", raw[:8])
+    header = json.loads(raw[8 : 8 + length])
+    change(header)
+    text = json.dumps(header).encode()
+    (folder / WEIGHTS).write_bytes(struct.pack("<Q", len(text)) + text + (raw[8 + length :] if body is None else body))
+
+
+def assert_refused(net: nn.Module, folder: Path, error: type[SpearError], message: str) -> None:
+    with pytest.raises(error, match=message):
+        SpearModel.from_pretrained(net, folder)
+    assert all(p.requires_grad for p in net.parameters())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in net.modules())
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("depth", "0"),
+        ("depth", True),
+        ("depth", -1),
+        ("part", 10**6),
+        ("channels", 0),
+        ("channels", 10**12),
+        ("channels", 8.0),
+        ("channel_axis", 99),
+        ("where", "around"),
+        ("module", ["stem", 2]),
+        ("module", "stem.2\nimport os"),
+        ("module", "x" * 2000),
+        ("name", {"a": 1}),
+        ("output_slot", [{"a": 1}]),
+        ("hook", "os.system"),
+    ],
+)
+def test_a_boundary_of_another_type_or_range_is_refused(net: nn.Module, saved: Path, field: str, value: object) -> None:
+    reconfigure(saved, lambda config: config["boundaries"][0].update({field: value}))
+    assert_refused(net, saved, AdapterFormatError, "another form")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c.update(auto_map={"AutoModel": "evil.Model"}), r"unknown \['auto_map'\]"),
+        (lambda c: c.update(trust_remote_code=True), "trust_remote_code"),
+        (lambda c: c.update(base_model_library="os"), "another form"),
+        (lambda c: c.update(base_model_name_or_path=["a"]), "another form"),
+        (lambda c: c.update(format_version="1"), "upgrade"),
+        (lambda c: c.update(boundaries={}), "another form|no boundary"),
+        (lambda c: c.update(boundaries=c["boundaries"] * 2), "name one twice"),
+        (lambda c: c["spear_config"].update(boundaries="(a+)+$"), "names"),
+        (lambda c: c["spear_config"].update(learning_rate=1e999), "not JSON|no JSON number|not allowed"),
+        (lambda c: c["spear_config"].update(learning_rate="1"), "not allowed"),
+    ],
+)
+def test_a_configuration_that_asks_for_more_is_refused(net: nn.Module, saved: Path, change: Any, message: str) -> None:
+    reconfigure(saved, change)
+    assert_refused(net, saved, AdapterFormatError, message)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 100_000, "not JSON"),
+        ('{"peft_type": "SPEAR", "peft_type": "SPEAR"}', "comes twice"),
+        ('{"a": NaN}', "no JSON number"),
+        ("\xff\xfe", "peft_type|not JSON"),
+        (" " * 1_000_001, "1,000,001 bytes"),
+        ("null", "peft_type 'NoneType'"),
+    ],
+)
+def test_json_that_is_made_to_hurt_is_refused(net: nn.Module, saved: Path, text: str, message: str) -> None:
+    (saved / CONFIG).write_text(text, encoding="latin-1")
+    assert_refused(net, saved, AdapterFormatError, message)
+
+
+@pytest.mark.parametrize("probe", [[], [float(0)] * 80, [1e400] * 80])
+def test_a_fingerprint_without_weights_passes_for_no_base(net: nn.Module, saved: Path, probe: list[float]) -> None:
+    reconfigure(saved, lambda config: config["base_model_fingerprint"].update(probe=probe))
+    assert_refused(net, saved, AdapterError, "weights|no JSON number")
+
+
+def test_another_head_on_the_same_body_is_another_base(net: nn.Module, saved: Path) -> None:
+    with torch.no_grad():
+        net.fc.weight.mul_(1.1)  # pyright: ignore[reportAttributeAccessIssue]
+        net.fc.bias.mul_(1.1)  # pyright: ignore[reportAttributeAccessIssue]
+    assert_refused(net, saved, BaseModelMismatchError, "other weights")
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"dtype": "F32", "shape": [1 << 60, 0], "data_offsets": [0, 0]}, "shape"),
+        ({"dtype": "F32", "shape": [1 << 31], "data_offsets": [0, 1 << 33]}, "shape"),
+        ({"dtype": "F8_E4M3", "shape": [8], "data_offsets": [0, 8]}, "F8_E4M3"),
+        ({"dtype": "BOOL", "shape": [8], "data_offsets": [0, 8]}, "BOOL"),
+        ({"dtype": "F32", "shape": [8, 1], "data_offsets": [0, 32]}, "shape"),
+        ({"dtype": "F32", "shape": 8, "data_offsets": [0, 32]}, "shape"),
+    ],
+)
+def test_a_tensor_that_does_not_fit_is_refused_from_the_header_alone(
+    net: nn.Module, saved: Path, entry: dict[str, Any], message: str
+) -> None:
+    reheader(saved, lambda header: header.update({GAMMA: entry}), body=b"")  # no tensor is there to be read
+    assert_refused(net, saved, AdapterLoadError, message)
+
+
+def test_keys_are_compared_before_a_tensor_is_read(net: nn.Module, saved: Path) -> None:
+    reheader(saved, lambda header: header.pop(GAMMA), body=b"")
+    assert_refused(net, saved, AdapterLoadError, "lacks .*spear_gamma")
+
+
+def test_a_header_that_claims_the_memory_of_the_machine_is_refused(net: nn.Module, saved: Path) -> None:
+    (saved / WEIGHTS).write_bytes(struct.pack("<Q", 1 << 40) + b"{}")
+    assert_refused(net, saved, AdapterFormatError, "a header of")
+
+
+def test_overlapping_tensors_are_refused(net: nn.Module, saved: Path) -> None:
+    def overlap(header: dict[str, Any]) -> None:
+        header[GAMMA]["data_offsets"] = header[GAMMA.replace("gamma", "beta")]["data_offsets"]
+
+    reheader(saved, overlap)
+    assert_refused(net, saved, AdapterFormatError, "cannot be read")
+
+
+def test_a_pickle_is_not_read(net: nn.Module, saved: Path) -> None:
+    (saved / WEIGHTS).unlink()
+    torch.save({GAMMA: torch.ones(8)}, saved / "adapter_model.bin")
+    assert_refused(net, saved, AdapterFormatError, "only safetensors files are read")
+
+
+def test_channels_that_were_tampered_with_are_met_by_the_rsp_itself(
+    net: nn.Module, saved: Path, images: Tensor
+) -> None:
+    reconfigure(saved, lambda config: config["boundaries"][0].update(channel_axis=2))
+    model = SpearModel.from_pretrained(net, saved)
+    with pytest.raises(SpearError, match=r"8 channels on axis 2 met a tensor of shape \(16, 8, 32, 32\)"):
+        model(images)
+
+
+def test_on_another_base_the_channels_are_probed_whatever_check_base_says(net: nn.Module, saved: Path) -> None:
+    with torch.no_grad():
+        net.fc.weight.mul_(2)  # pyright: ignore[reportAttributeAccessIssue]
+    reconfigure(saved, lambda config: config["boundaries"][0].update(channel_axis=2))
+    with pytest.raises(SpearError, match="axis 2"):
+        SpearModel.from_pretrained(net, saved, check_base="off")

@@ -1,0 +1,131 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from torch import nn
+
+from spear_hf import SpearConfig, get_spear_model
+from spear_hf.adapters.card import render_card
+from spear_hf.adapters.card_metrics import CardMetrics, CardRow
+from spear_hf.backbones.origin import Origin
+from spear_hf.errors import AdapterFormatError
+from spear_hf.steering.model import SpearModel
+from tests.hub_server import LoopbackHub
+
+RESULTS = CardMetrics(
+    "fashion_mnist",
+    online=(CardRow("fog/5", 1024, 40.5, 30.25),),
+    frozen=(CardRow("fog/5", 512, 41.0, 31.0), CardRow("clean", 512, 6.0, 6.5)),
+    protocol="single",
+    batch_size=64,
+    seed=3,
+)
+
+
+@pytest.fixture
+def model(net: nn.Module) -> SpearModel:
+    steered = get_spear_model(net, SpearConfig(boundaries=(0, 2), alpha=0.5))
+    with torch.no_grad():
+        for parameter in steered.adapter_parameters():
+            parameter.add_(0.1)
+    return steered
+
+
+def test_a_card_says_what_it_is_for_and_what_it_changed(model: SpearModel, tmp_path: Path) -> None:
+    origin = Origin("timm", "timm/resnet50.a1_in1k", "abc123")
+    text = (model.save_pretrained(tmp_path / "a", origin=origin, results=RESULTS) / "README.md").read_text()
+    assert "`timm/resnet50.a1_in1k` (TinyNet)" in text
+    assert "at commit `abc123`" in text
+    assert "Protocol single, batches of 64, seed 3." in text
+    assert "| fog/5 | 1,024 | 40.50 | 30.25 | +10.25 |" in text
+    assert "the error goes from 6.00 to 6.50" in text
+    assert "| 0 | `stem.2` (out) | 8 | 0.2828 | 0.2828 |" in text
+    assert "| 1 | `layer1.1` (out) | 8 | not steered | |" in text
+    assert "alpha 0.5, learning_rate" in text
+
+
+def test_its_front_matter_is_what_the_hub_reads(hub: LoopbackHub, model: SpearModel, tmp_path: Path) -> None:
+    origin = Origin("timm", "timm/resnet50.a1_in1k")
+    folder = model.save_pretrained(tmp_path / "a", origin=origin, results=RESULTS, source="me/fog")
+    card = ModelCard.load(folder / "README.md")
+    card.validate()
+    assert (card.data.library_name, card.data.base_model) == ("spear-hf", "timm/resnet50.a1_in1k")
+    assert card.data.get("base_model_relation") == "adapter"
+    assert card.data.pipeline_tag == "image-classification"
+    assert card.data.model_name == "me/fog"
+    after = [r for r in card.data.eval_results or [] if r.metric_name == "error in % while it learned"]
+    assert [(r.dataset_type, r.dataset_config, r.metric_value) for r in after] == [("fashion_mnist", "fog/5", 30.25)]
+
+
+@pytest.mark.parametrize("name", ["/home/someone/model", "models/a/b", None])
+def test_a_base_that_is_no_hub_id_is_not_in_the_front_matter(
+    model: SpearModel, tmp_path: Path, name: str | None
+) -> None:
+    folder = model.save_pretrained(tmp_path / "a", origin=Origin("transformers", name))
+    assert ModelCard.load(folder / "README.md").data.base_model is None
+
+
+def test_a_folder_that_reads_like_a_hub_id_is_a_folder(
+    model: SpearModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models" / "resnet").mkdir(parents=True)
+    folder = model.save_pretrained(tmp_path / "a", origin=Origin("transformers", "models/resnet"))
+    assert ModelCard.load(folder / "README.md").data.base_model is None
+
+
+def test_the_same_files_give_the_same_card(model: SpearModel, tmp_path: Path) -> None:
+    folder = model.save_pretrained(tmp_path / "a", results=RESULTS, source="me/fog")
+    assert (folder / "README.md").read_text() == render_card(folder, "me/fog")
+    assert (folder / "README.md").read_text() == render_card(folder, "me/fog")
+
+
+def test_figures_of_other_weights_are_dropped(model: SpearModel, tmp_path: Path) -> None:
+    folder = model.save_pretrained(tmp_path / "a", results=RESULTS)
+    model.save_pretrained(folder)
+    assert (folder / "metrics.json").exists()  # about these very weights
+    model.set_scale(0.5)
+    model.save_pretrained(folder)
+    assert not (folder / "metrics.json").exists()
+    assert "No errors were measured" in (folder / "README.md").read_text()
+
+
+def test_a_card_of_ones_own_is_kept(model: SpearModel, tmp_path: Path) -> None:
+    folder = model.save_pretrained(tmp_path / "a")
+    (folder / "README.md").write_text("# mine\n")
+    model.save_pretrained(folder, results=RESULTS)
+    assert (folder / "README.md").read_text() == "# mine\n"
+
+
+def test_names_cannot_break_out_of_the_card(model: SpearModel, tmp_path: Path) -> None:
+    rows = (replace(RESULTS.online[0], domain="fog | <b>"),)
+    origin = Origin("timm", "x`|<script>")
+    text = (
+        model.save_pretrained(tmp_path / "a", origin=origin, results=replace(RESULTS, online=rows)) / "README.md"
+    ).read_text()
+    body = text.split("\n---\n")[1]
+    assert "<script>" not in body
+    assert "| fog / (b) |" in body
+
+
+def test_metrics_of_another_form_are_refused(model: SpearModel, tmp_path: Path) -> None:
+    folder = model.save_pretrained(tmp_path / "a", results=RESULTS)
+    (folder / "metrics.json").write_text('{"weights_sha256": 1, "online": 3}')
+    render_card(folder)  # of other weights: not looked at
+    (folder / "metrics.json").write_text("[]")
+    with pytest.raises(AdapterFormatError, match="another form"):
+        render_card(folder)
+
+
+def test_a_repo_of_several_adapters_has_a_card_of_its_own(hub: LoopbackHub, model: SpearModel) -> None:
+    model.push_to_hub("me/fog", subfolder="fog")
+    model.push_to_hub("me/fog", subfolder="snow")
+    text = hub.head("me/fog")["README.md"].decode()
+    assert "- [`fog`](fog/README.md)\n- [`snow`](snow/README.md)" in text
+    assert ModelCard(text).data.library_name == "spear-hf"
+    assert 'subfolder="snow")' in hub.head("me/fog")["snow/README.md"].decode()
+    hub.put("me/fog", {"README.md": b"# mine\n"})
+    model.push_to_hub("me/fog", subfolder="rain")
+    assert hub.head("me/fog")["README.md"] == b"# mine\n"

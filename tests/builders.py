@@ -1,0 +1,138 @@
+"""What tests share: small real models, streams and batches, made from a seed."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spear_hf import Spear, SpearConfig, get_spear_model
+from spear_hf.baselines.learned import ParameterSet
+from spear_hf.baselines.objective import Batch
+
+
+class TinyNet(nn.Module):
+    """A stem and three residual stages with BatchNorm, ReLU and dropout; 32x32 images, 10 classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU())
+        self.layer1 = nn.Sequential(TinyBlock(8, 8, 1), TinyBlock(8, 8, 1))
+        self.layer2 = nn.Sequential(TinyBlock(8, 16, 2), TinyBlock(16, 16, 1))
+        self.layer3 = nn.Sequential(TinyBlock(16, 24, 2), TinyBlock(24, 24, 1))
+        self.dropout = nn.Dropout(0.5)
+        self.fc = nn.Linear(24, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layer3(self.layer2(self.layer1(self.stem(x))))
+        return self.fc(self.dropout(x.mean((2, 3))))
+
+
+class TinyBlock(nn.Module):
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn = nn.BatchNorm2d(outputs)
+        self.skip = nn.Conv2d(inputs, outputs, 1, stride) if (inputs, stride) != (outputs, 1) else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.bn(self.conv(x)) + self.skip(x))
+
+
+def learner(net: nn.Module, config: SpearConfig | None = None, **options: Any) -> Spear:
+    """A Spear whose gate is open, on `net`."""
+    return Spear(get_spear_model(net, config or SpearConfig(tau=0.0, hard_gate=False)), **options)
+
+
+def check_resume(tta: Any, batches: Sequence[Tensor], split: int) -> None:
+    """The first `split` batches again after a reset, and the others after a load, must give the same bits."""
+    first = [tta.step(x) for x in batches[:split]]
+    state = tta.state_dict()
+    rest = [tta.step(x) for x in batches[split:]]
+    tta.reset()
+    assert all(torch.equal(tta.step(x), a) for x, a in zip(batches[:split], first, strict=True))
+    tta.reset()
+    tta.load_state_dict(state)
+    assert all(torch.equal(tta.step(x), a) for x, a in zip(batches[split:], rest, strict=True))
+
+
+class TinyStream:
+    """Batches of the given global sizes for each domain; rank r of W takes its slice of each."""
+
+    def __init__(self, sizes: tuple[int, ...] = (16, 5, 1), protocol: str = "single") -> None:
+        self.sizes = sizes
+        self.protocol = protocol
+        self.rank, self.count = 0, 1
+        self.next = 0
+        self.stop_after: int | None = None
+
+    def shard(self, rank: int, count: int) -> "TinyStream":
+        shard = TinyStream(self.sizes, self.protocol)
+        shard.rank, shard.count, shard.next = rank, count, self.next
+        return shard
+
+    def __len__(self) -> int:
+        return 2 * len(self.sizes)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for number in range(self.next, len(self)):
+            self.next = number + 1
+            yield self.batch(number)
+
+    def batch(self, number: int) -> dict[str, Any]:
+        domain, place = divmod(number, len(self.sizes))
+        images, labels = images_and_labels(number, self.sizes[place])
+        part = torch.tensor_split(torch.arange(len(labels)), self.count)[self.rank]
+        return {
+            "pixel_values": images[part],
+            "labels": labels[part],
+            "domain": f"domain{domain}",
+            "is_domain_start": place == 0,
+        }
+
+    def describe(self) -> dict[str, Any]:
+        return {"sizes": list(self.sizes), "protocol": self.protocol}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"next": self.next}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.next = state["next"]
+
+
+class Killed(Exception):
+    pass
+
+
+class KilledStream(TinyStream):
+    """Dies as it is asked for batch 4, in the second domain."""
+
+    def batch(self, number: int) -> dict[str, Any]:
+        if number == 4:
+            raise Killed
+        return super().batch(number)
+
+
+def images_and_labels(seed: int, size: int) -> tuple[Tensor, Tensor]:
+    """(size, 3, 32, 32) away from what the running statistics of a TinyNet saw, and labels of its ten classes."""
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randn(size, 3, 32, 32, generator=generator) * 1.5 - 0.5
+    return images, torch.randint(10, (size,), generator=generator)
+
+
+def logits_of_probabilities(p: list[list[float]]) -> Tensor:
+    """Logits whose softmax is p."""
+    return torch.tensor(p).log()
+
+
+def batch_of(
+    logits: Tensor,
+    x: Tensor | None = None,
+    forward: Callable[[Tensor], Tensor] | None = None,
+    learned: ParameterSet | None = None,
+    whole: int | None = None,
+) -> Batch:
+    """A batch with these logits."""
+    images = torch.zeros(len(logits), 3, 8, 8) if x is None else x
+    learned = learned or ParameterSet([nn.Parameter(torch.zeros(1))])
+    return Batch(images, logits, forward or (lambda _: logits), learned, whole or len(logits), logits.detach())

@@ -1,0 +1,165 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from spear_hf import SpearConfig
+from spear_hf.baselines import METHODS, Source
+from spear_hf.errors import CheckpointError, ConfigError, DataError
+from spear_hf.evaluation.compare import compare
+from spear_hf.evaluation.comparison import Comparison
+from spear_hf.evaluation.method_spec import MethodSpec, method_specs, published_settings
+from spear_hf.evaluation.plots.comparison import plot_parameters
+from tests.builders import TinyStream
+
+SPEAR = {"tau": 0.0, "boundaries": "all"}
+QUIET: dict[str, Any] = {"batch_sizes": (4, 8), "progress": False}
+
+
+class Stream(TinyStream):
+    """Two domains of 16 images, in batches of one size."""
+
+    def __init__(self, batch_size: int, protocol: str = "single") -> None:
+        super().__init__((batch_size,) * (16 // batch_size), protocol)
+
+    def describe(self) -> dict[str, Any]:
+        return {"protocol": self.protocol, "batch_size": self.sizes[0]}
+
+
+def contenders() -> dict[str, MethodSpec]:
+    return method_specs("source,tent,spear", {"tent": {"learning_rate": 1e-2}, "spear": SPEAR})
+
+
+def test_every_method_answers_at_every_batch_size_and_the_base_stays(net: nn.Module) -> None:
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    found = compare(net, Stream, contenders(), **QUIET)
+    assert [(cell.label, cell.batch_size) for cell in found.cells] == [
+        (label, size) for size in (4, 8) for label in ("source", "tent", "spear")
+    ]
+    assert all(row.n == 16 for cell in found.cells if cell.report for row in cell.report.rows)
+    torch.testing.assert_close(dict(net.state_dict()), before, rtol=0, atol=0)
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in net.modules())
+
+
+def test_a_cell_does_not_depend_on_what_ran_before_it(net: nn.Module) -> None:
+    together = compare(net, Stream, contenders(), **QUIET)
+    alone = compare(net, Stream, {"spear": contenders()["spear"]}, batch_sizes=(8,), progress=False)
+    first, second = together.report("spear", 8), alone.report("spear", 8)
+    assert first is not None
+    assert second is not None
+    assert first.rows == second.rows
+
+
+def test_finished_cells_are_not_run_again(net: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = compare(net, Stream, contenders(), folder=tmp_path, **QUIET)
+    built, build = [], MethodSpec.build
+    monkeypatch.setattr(MethodSpec, "build", lambda self, *args: built.append(self.method) or build(self, *args))
+    (tmp_path / "source-8.json").unlink()
+    again = compare(net, Stream, contenders(), folder=tmp_path, **QUIET)
+    assert built == ["source"]
+    for label in first.labels:
+        assert [again.error(label, size) for size in (4, 8)] == [first.error(label, size) for size in (4, 8)]
+
+
+def test_cells_of_another_comparison_are_refused(net: nn.Module, tmp_path: Path) -> None:
+    compare(net, Stream, contenders(), folder=tmp_path, **QUIET)
+    other = method_specs("tent", {"tent": {"learning_rate": 1e-4}})
+    with pytest.raises(CheckpointError, match=r"tent-4\.json is of another comparison \(settings.*another folder"):
+        compare(net, Stream, other, folder=tmp_path, **QUIET)
+    (tmp_path / "tent-4.json").write_text("{")
+    with pytest.raises(CheckpointError, match="remove that file"):
+        compare(net, Stream, contenders(), folder=tmp_path, **QUIET)
+
+
+def test_streams_that_show_other_images_are_refused(net: nn.Module) -> None:
+    def streams(batch_size: int) -> Stream:
+        return Stream(batch_size, "single" if batch_size == 4 else "continual")
+
+    with pytest.raises(DataError, match=r"differ \(protocol: 'continual', here 'single'\)"):
+        compare(net, streams, contenders(), **QUIET)
+    with pytest.raises(ConfigError, match="0 methods at batch sizes"):
+        compare(net, Stream, {})
+
+
+def test_a_method_that_does_not_fit_the_model_is_reported_and_the_others_go_on() -> None:
+    bare = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10))
+    found = compare(bare, Stream, method_specs("source,tent"), **QUIET)
+    assert "has no normalisation layer" in found.refusals()["tent"]
+    assert found.report("source", 4) is not None
+    assert found.error("tent", 4) != found.error("tent", 4)  # NaN
+
+
+def test_an_observer_sees_every_step_and_is_heard(net: nn.Module) -> None:
+    class Count:
+        def __init__(self, method: Any) -> None:
+            self.steps: list[str] = []
+
+        def __call__(self, domain: str, record: Any) -> None:
+            self.steps.append(domain)
+
+        def facts(self) -> dict[str, Any]:
+            return {"steps": self.steps}
+
+    found = compare(net, Stream, {"spear": MethodSpec("spear", SPEAR)}, batch_sizes=[8], observe=Count, progress=False)
+    report = found.report("spear", 8)
+    assert report is not None
+    assert report.provenance["observed"] == {"steps": ["domain0"] * 2 + ["domain1"] * 2}
+
+
+def test_a_comparison_is_read_back_and_shown(net: nn.Module, tmp_path: Path) -> None:
+    found = compare(net, Stream, contenders(), **QUIET)
+    back = Comparison.from_json(found.to_json(tmp_path / "comparison.json"))
+    assert back == Comparison.from_json(back.to_json(tmp_path / "again.json"))
+    assert back.provenance["contenders"]["spear"]["settings"] == SpearConfig(**SPEAR).to_dict()
+    assert back.provenance["contenders"]["tent"]["settings"]["learning_rate"] == 1e-2
+    assert back.worst_rise("source", 4) == 0
+    assert [len(t.rows) for t in (back.errors(), back.costs(4), back.domains(4))] == [3, 3, 3]
+    assert plot_parameters(back, tmp_path / "figure.png").stat().st_size > 1000
+
+
+def test_several_labels_may_be_of_one_method() -> None:
+    found = method_specs("source, alpha 1", {"alpha 1": {"method": "spear", "alpha": 1.0}})
+    assert found == {"source": MethodSpec("source"), "alpha 1": MethodSpec("spear", {"alpha": 1.0})}
+    everything = method_specs("all", {"alpha 1": {"method": "spear"}})
+    assert list(everything) == [*METHODS, "spear", "alpha 1"]
+
+
+def test_variants_of_spear_are_known_by_name() -> None:
+    found = method_specs("spear_paper,spear_stream")
+    assert SpearConfig.from_dict(dict(found["spear_paper"].settings)) == SpearConfig(alpha=0.5, diversity_batch=1)
+    assert SpearConfig.from_dict(dict(found["spear_stream"].settings)) == SpearConfig.streaming()
+    assert method_specs("spear_stream", {"spear_stream": {"method": "tent"}})["spear_stream"].method == "tent"
+
+
+def test_rivals_can_have_what_was_published() -> None:
+    assert published_settings("imagenet")["tent"] == {"optimizer": "sgd", "learning_rate": 2.5e-4}
+    assert "source" not in published_settings("cifar10")
+    with pytest.raises(ConfigError, match="benchmark='mnist' is not known; allowed are cifar10"):
+        published_settings("mnist")
+
+
+def test_words_that_are_not_known_are_refused(net: nn.Module) -> None:
+    with pytest.raises(ConfigError, match=r"method='tents' is not known.*did you mean 'tent'"):
+        method_specs("tents")
+    with pytest.raises(ConfigError, match=r"source does not take these hyper-parameters.*'speed'"):
+        MethodSpec("source", {"speed": 1}).build(net)
+    with pytest.raises(ConfigError, match="did you mean tau"):
+        MethodSpec("spear", {"taus": 1}).build(net)
+
+
+def test_a_method_gets_what_its_signature_names(net: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wanting(Source):
+        def __init__(self, model: nn.Module, source_images: Any = None) -> None:
+            super().__init__(model)
+            self.given = source_images
+
+    monkeypatch.setitem(METHODS, "wanting", Wanting)
+    resources = {"source_images": torch.ones(2, 3), "accelerator": None}
+    method: Any = MethodSpec("wanting").build(net, resources)
+    assert method.given is resources["source_images"]
+    assert MethodSpec("wanting").describe(resources)["resources"] == {"source_images": {"shape": [2, 3], "sum": 6.0}}
+    chosen: Any = MethodSpec("wanting", {"source_images": 1}).build(net, resources)
+    assert chosen.given == 1
+    assert "resources" not in MethodSpec("spear").describe(resources)

@@ -1,0 +1,134 @@
+"""The page of a run: what it says is in the report, all that it shows is in it."""
+
+import base64
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from spear_hf.errors import DataError
+from spear_hf.evaluation.html import render_page, write_page
+from spear_hf.evaluation.report import DomainResult
+from spear_hf.evaluation.run import Run
+from tests.evaluation.test_plots import REPORT, STEPS
+
+RUN = Run(REPORT, STEPS, clean=REPORT)
+
+
+class Page(HTMLParser):
+    """The cells of its tables, and every attribute that could load something."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.cells: list[str] = []
+        self.loads: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.loads += [str(value) for name, value in attrs if name in ("src", "href", "srcset", "data", "action")]
+        if tag not in ("meta", "link", "img"):
+            self.open.append(tag)
+        if tag in ("td", "th"):
+            self.cells.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag  # every element is closed where it should be
+
+    def handle_data(self, data: str) -> None:
+        if {"td", "th"} & set(self.open):
+            self.cells[-1] += data
+
+
+def test_the_numbers_are_those_of_the_report() -> None:
+    cells = Page(render_page(RUN)).cells
+    for row in REPORT.rows:
+        start = cells.index(row.domain)
+        gain = row.error["source"] - row.error["SPeaR"]
+        expected = [str(row.n), *(f"{row.error[m]:.2f}" for m in REPORT.methods), f"{gain:+.2f}"]
+        assert cells[start + 1 : start + 5] == expected
+    assert cells[cells.index("mean") :][:5] == ["mean", "24", "40.00", "35.00", "+5.00"]
+
+
+def test_nothing_is_loaded_from_elsewhere() -> None:
+    text = render_page(RUN)
+    assert all(load.startswith("data:") for load in Page(text).loads)
+    assert not re.search(r"https?:|url\(|@import|<script", text)
+    assert "default-src 'none'" in text
+
+
+def test_every_figure_is_in_the_page_with_words_for_it() -> None:
+    figures = re.findall(r'<img id="(\w+)" alt="([^"]+)" src="data:image/svg\+xml;base64,([^"]+)"', render_page(RUN))
+    assert [name for name, _, _ in figures] == [
+        "error_by_domain",
+        "running_error",
+        "distance_from_identity",
+        "clean_accuracy",
+        "class_histogram",
+        "error_against_parameters",
+    ]
+    assert all(base64.b64decode(data).rstrip().endswith(b"</svg>") for _, _, data in figures)
+
+
+def test_the_same_run_gives_the_same_page() -> None:
+    assert render_page(RUN) == render_page(RUN)
+
+
+def test_names_from_outside_are_text_and_not_markup() -> None:
+    evil = DomainResult("<script>alert(1)</script>", 8, {"source": 1.0, "SPeaR": 2.0})
+    text = render_page(Run(replace(REPORT, rows=[evil], provenance={"<b>": "$x </pre><img src=http://x>"}), []))
+    assert "<script" not in text
+    assert "<img src" not in text
+    assert "&lt;script&gt;alert(1)" in text
+
+
+def test_events_of_a_guard_are_listed() -> None:
+    assert STEPS[0].step is not None
+    guarded = replace(STEPS[0], step=replace(STEPS[0].step, events=("collapse: reset to the identity",)))
+    cells = Page(render_page(Run(REPORT, [guarded]))).cells
+    assert cells[-3:] == ["0", "fog/5", "collapse: reset to the identity"]
+    assert "What the guard did" not in render_page(RUN)
+
+
+def test_provenance_is_all_there() -> None:
+    assert "<details><summary>config</summary><pre>{\n  &quot;tau&quot;: 0.25\n}</pre></details>" in render_page(RUN)
+
+
+def test_a_folder_without_a_report_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"holds no report\.json"):
+        write_page(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    """The page as the command writes it."""
+    REPORT.to_json(tmp_path / "report.json")
+    command = [sys.executable, "-m", "spear_hf.cli", "report", str(tmp_path), "--figures"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, str(tmp_path / "report.html")), done.stderr
+    assert (tmp_path / "figures" / "error_by_domain.png").is_file()
+    return tmp_path / "report.html"
+
+
+def test_the_command_writes_the_page(page: Path) -> None:
+    assert Page(page.read_text()).cells[:5] == ["domain", "n", "source", "SPeaR", "gain"]
+
+
+@pytest.mark.slow
+def test_a_browser_shows_every_figure(page: Path, tmp_path: Path) -> None:
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no chromium here; install one to look at the page as a person does")
+    probe = tmp_path / "probe.html"  # the page without its policy, which forbids scripts, and a script that looks
+    text = re.sub(r"<meta http-equiv[^>]+>", "", page.read_text())
+    script = "onload=()=>{document.title=[...document.images].map(i=>i.complete&&i.naturalWidth>100).join()}"
+    probe.write_text(text.replace("</body>", f"<script>{script}</script></body>"))
+    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
+    done = subprocess.run([browser, *options, probe.as_uri()], capture_output=True, text=True, timeout=120, check=True)
+    assert "<title>true,true</title>" in done.stdout

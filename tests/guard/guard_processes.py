@@ -1,0 +1,35 @@
+"""What test_guard.py runs under torchrun, and alone to compare with: python tests/guard_processes.py FOLDER."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+
+from spear_hf import Guard, GuardPolicy, Spear, get_spear_model
+from tests.builders import images_and_labels
+from tests.processes import CONFIG, base, part
+
+SIZES = (32, 5, 1, 1) + (32,) * 20
+POLICY = GuardPolicy(margin=1.0, max_entropy_rise=1.0, max_collapse=1.0, max_drift=0.1, pool=3, wait=2, trial=3)
+
+
+def guarded(accelerator: Any) -> dict[str, Any]:
+    """A stream with one bad image, on the last process alone, and a learning rate that drifts."""
+    tta = Spear(get_spear_model(base(), CONFIG), accelerator=accelerator, tau=0.0, learning_rate=0.1)
+    guard, answers, events = Guard(tta, POLICY, accelerator=accelerator), [], []
+    for number, size in enumerate(SIZES):
+        x = images_and_labels(number, size)[0]
+        if number == 6:
+            x[-1, 0, 0, 0] = torch.nan
+        answers.append(guard.step(part(x, accelerator)))
+        assert guard.last is not None
+        events.append([event.split(", here")[0] for event in guard.last.events])
+    return {"answers": answers, "events": events}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    accelerator = Accelerator(cpu=True)
+    torch.save(guarded(accelerator), Path(sys.argv[1]) / f"{accelerator.process_index}.pt")

@@ -1,0 +1,129 @@
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from spear_hf import Spear, SpearConfig, get_spear_model
+from spear_hf.learning.alpha_selection import AlphaSelector
+from spear_hf.utils.distributed import BatchShard
+from tests.builders import check_resume
+
+EIGHT = BatchShard((8,), 0, lambda x: x)
+
+
+def learner(net: nn.Module, **changes: Any) -> Spear:
+    config = SpearConfig(alpha=0.5, tau=0.0, learning_rate=0.0, alpha_trial=16)
+    return Spear(get_spear_model(net, SpearConfig.from_dict(config.to_dict() | changes)))
+
+
+def with_variance(net: nn.Module, factor: float) -> nn.Module:
+    """The net, its source's variances off by a factor: a large one makes mixed answers unsure, a small one sure."""
+    with torch.no_grad():
+        net.get_submodule("fc").weight.mul_(30)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            assert module.running_var is not None
+            module.running_var.mul_(factor)
+    return net
+
+
+def test_whole_statistics_are_taken_where_they_are_surer_by_a_sixth() -> None:
+    trial = AlphaSelector(16)
+    assert trial.is_open
+    assert not trial.add({False: 0.6, True: 0.55}, EIGHT)
+    assert trial.add({False: 0.6, True: 0.40}, EIGHT)  # 0.95 of 1.2
+    assert not trial.is_open
+
+
+def test_whole_statistics_are_left_where_mixed_ones_are_surer() -> None:
+    trial = AlphaSelector(16)
+    trial.clear(whole=True)
+    assert trial.add({False: 0.6, True: 0.59}, EIGHT)
+    assert not trial.add({False: 0.6, True: 0.62}, EIGHT)  # 1.21 of 1.2
+    trial.clear()
+    assert not trial.add({False: 0.6, True: 0.59}, EIGHT)
+
+
+def test_no_images_are_no_trial() -> None:
+    assert not AlphaSelector(0).is_open
+
+
+@pytest.mark.parametrize("memory", [0, 64])
+def test_statistics_that_fit_badly_give_way_at_the_first_batch(net: nn.Module, images: Tensor, memory: int) -> None:
+    tta = learner(with_variance(net, 1000.0), statistics_memory=memory)
+    answers = [tta.step(x) for x in images.split(4)]
+    assert tta.last is not None
+    assert tta.last.whole_statistics
+    whole = learner(tta.unload(), alpha=1.0, alpha_trial=0, statistics_memory=memory)
+    for x, answer in zip(images.split(4), answers, strict=True):
+        torch.testing.assert_close(whole.step(x), answer)
+
+
+def test_statistics_that_fit_stay_mixed(net: nn.Module, images: Tensor) -> None:
+    tta = learner(with_variance(net, 0.1))
+    answers = [tta.step(x) for x in images.split(4)]
+    assert tta.last is not None
+    assert not tta.last.whole_statistics
+    plain = learner(tta.unload(), alpha_trial=0)
+    assert all(torch.equal(plain.step(x), answer) for x, answer in zip(images.split(4), answers, strict=True))
+
+
+def test_after_the_trial_a_batch_costs_what_it_did(net: nn.Module, images: Tensor) -> None:
+    calls = []
+    net.register_forward_hook(lambda *_: calls.append(1))
+    tta = learner(with_variance(net, 0.1))
+    counts = []
+    for x in images.repeat(2, 1, 1, 1).split(8):
+        calls.clear()
+        tta.step(x)
+        counts.append(len(calls))
+    assert counts == [2, 2, 1, 1]
+
+
+def test_a_new_domain_is_tried_anew(net: nn.Module) -> None:
+    generator = torch.Generator().manual_seed(2)
+    batches = [torch.randn(8, 3, 32, 32, generator=generator) for _ in range(10)]
+    tta = learner(with_variance(net, 0.1), statistics_memory=64, domain_jump=4.0)
+    trials = []
+    for x in batches[:6] + [y * 0.3 - 2 for y in batches[6:]]:
+        before = tta.state_dict()["trial"]["count"]
+        tta.step(x)
+        trials.append(tta.state_dict()["trial"]["count"] != before)
+    assert trials == [True, True, False, False, False, False, True, True, False, False]
+
+
+@pytest.mark.parametrize("factor", [1000.0, 0.1])
+def test_a_new_domain_begins_the_way_of_the_last(net: nn.Module, factor: float) -> None:
+    generator = torch.Generator().manual_seed(2)
+    batches = [torch.randn(8, 3, 32, 32, generator=generator) for _ in range(10)]
+    tta = learner(with_variance(net, factor), statistics_memory=64, domain_jump=4.0)
+    ways, began = [], []
+    for x in batches[:6] + [y * 0.3 - 2 for y in batches[6:]]:
+        tta.step(x)
+        assert tta.last is not None
+        ways.append(tta.last.whole_statistics)
+        if tta.last.new_domain:
+            began.append(tta.state_dict()["trial"]["began_whole"])
+    assert began == [ways[5]]
+    assert ways[5] == (factor > 1)
+    tta.reset()
+    assert not tta.model.stream_statistics.whole
+
+
+def test_reset_and_resume_give_the_same_bits(net: nn.Module, images: Tensor) -> None:
+    tta = learner(with_variance(net, 1000.0), statistics_memory=16, learning_rate=0.01, learn_stride=2)
+    check_resume(tta, images.split(4), split=2)
+
+
+def test_calling_the_model_answers_as_the_trial_decided(net: nn.Module, images: Tensor) -> None:
+    tta = learner(with_variance(net, 1000.0))
+    answer = tta.step(images)
+    torch.testing.assert_close(tta.model(images), answer)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_without_a_mixture_there_is_nothing_to_try(net: nn.Module, images: Tensor, alpha: float) -> None:
+    tta = learner(with_variance(net, 1000.0), alpha=alpha)
+    tta.step(images)
+    assert tta.state_dict()["trial"]["count"] == 0
