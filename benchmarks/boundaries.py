@@ -28,7 +28,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_CLASSIFICATIO
 from spear_hf.boundaries import Boundary, search_boundaries
 from spear_hf.boundaries.inputs import candidate_inputs
 from spear_hf.boundaries.probe import ProbeInputs, device_of, dtype_of, forward, held_still
-from spear_hf.boundaries.slots import pick, pick_input, replace, replace_input
+from spear_hf.boundaries.slots import register_at
 
 Builder = Callable[[], nn.Module]
 
@@ -135,31 +135,21 @@ POPULATIONS = {"timm": timm_models, "transformers": transformers_models, "torchv
 
 
 class Cutter:
-    """The hooks of one depth in a row: each hands on its tensor without history, as if it were an input."""
+    """The hook of one boundary: what follows gets its tensor without history, as if it were an input."""
 
     def __init__(self, boundary: Boundary) -> None:
         self.boundary, self.fired = boundary, 0
 
-    def after(self, module: nn.Module, args: Any, output: Any) -> Any:
+    def cut(self, z: torch.Tensor) -> torch.Tensor:
         self.fired += 1
-        return replace(output, self.boundary.output_slot, pick(output, self.boundary.output_slot).detach())
-
-    def before(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        self.fired += 1
-        return replace_input(self.boundary, args, kwargs, pick_input(self.boundary, args, kwargs).detach())
+        return z.detach()
 
 
 def is_wrong(model: nn.Module, boundaries: Sequence[Boundary], depths: Sequence[int], inputs: ProbeInputs) -> str:
     """Why the boundaries are wrong, or "": with the tensors of one depth detached, no graph leads to the image."""
     for depth in depths:
         cutters = [Cutter(b) for b in boundaries if b.depth == depth]
-        handles = []
-        for cutter in cutters:
-            module = model.get_submodule(cutter.boundary.module)
-            if cutter.boundary.where == "in":
-                handles.append(module.register_forward_pre_hook(cutter.before, prepend=True, with_kwargs=True))
-            else:
-                handles.append(module.register_forward_hook(cutter.after, prepend=True))
+        handles = [register_at(model, cutter.boundary, cutter.cut) for cutter in cutters]
         with held_still(model):
             logits, _ = forward(model, inputs)
         for handle in handles:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,35 +12,30 @@ from torch import Tensor, nn
 from spear_hf.boundaries.boundary import Boundary
 from spear_hf.boundaries.graph import edge_of, topological
 from spear_hf.boundaries.probe import ProbeInputs, forward, held_still
-from spear_hf.boundaries.slots import pick, pick_input, replace, replace_input
+from spear_hf.boundaries.slots import register_at
 from spear_hf.errors import BoundaryNotFiredError, NoBoundariesError
 
 
 @dataclass
 class Tap:
-    """The hook of one boundary: hands on a fresh leaf instead of z_d, and remembers both."""
+    """What one boundary carried in a forward that was cut there.
+
+    Args:
+        boundary: where the cut is.
+        entered: z_d as the stage before computed it, one tensor for each time the module ran.
+        leaves: the tensors without history that the stage after was given in its place.
+    """
 
     boundary: Boundary
     entered: list[Tensor] = field(default_factory=list)
     leaves: list[Tensor] = field(default_factory=list)
 
-    def attach(self, module: nn.Module) -> torch.utils.hooks.RemovableHandle:
-        """Register on `module` the way an RSP is registered: first in line."""
-        if self.boundary.where == "in":
-            return module.register_forward_pre_hook(self._before, prepend=True, with_kwargs=True)
-        return module.register_forward_hook(self._after, prepend=True)
-
-    def _swap(self, z: Tensor) -> Tensor:
+    def cut(self, z: Tensor) -> Tensor:
+        """A copy of z whose graph starts at a new leaf."""
         leaf = z.detach().clone().requires_grad_()
         self.entered.append(z)
         self.leaves.append(leaf)
-        return leaf.clone()  # not the leaf itself: the next layer may work in place
-
-    def _after(self, module: nn.Module, args: Any, output: Any) -> Any:
-        return replace(output, self.boundary.output_slot, self._swap(pick(output, self.boundary.output_slot)))
-
-    def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return replace_input(self.boundary, args, kwargs, self._swap(pick_input(self.boundary, args, kwargs)))
+        return leaf.clone()  # not the leaf itself: the next layer may work in place, which a leaf does not allow
 
 
 @dataclass(frozen=True)
@@ -68,10 +62,9 @@ def run_cascade(model: nn.Module, boundaries: Sequence[Boundary], inputs: ProbeI
     """Forward once with a tap at every boundary; raises BoundaryNotFiredError unless each fired exactly once."""
     ordered = sorted(boundaries, key=lambda boundary: (boundary.depth, boundary.part))
     taps = [Tap(boundary) for boundary in ordered]
-    modules = dict(model.named_modules())
     with held_still(model), ExitStack() as stack:
-        for tap in reversed(taps):  # hooks are prepended: the shallowest of one module comes to run first
-            stack.callback(tap.attach(modules[tap.boundary.module]).remove)
+        for tap in reversed(taps):  # each hook is prepended, so the shallowest boundary of a module runs first
+            stack.callback(register_at(model, tap.boundary, tap.cut).remove)
         logits, image = forward(model, inputs)
     for tap in taps:
         if len(tap.leaves) != 1:
