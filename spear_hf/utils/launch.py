@@ -1,4 +1,4 @@
-"""Start accelerate, and notice when it started fewer processes, or fewer trackers, than were asked for."""
+"""Start accelerate, and refuse a launch that gave fewer processes or trackers than were asked for."""
 
 import os
 from pathlib import Path
@@ -15,33 +15,35 @@ if TYPE_CHECKING:
 def start_accelerator(
     *, cpu: bool = False, log_with: str | None = None, folder: str | Path | None = None
 ) -> "Accelerator":
-    """An Accelerator over every process that the launcher asked for.
+    """An Accelerator over all processes of the launcher.
+
+    >>> start_accelerator(cpu=True).num_processes
+    1
 
     Args:
-        cpu: stay on the CPU where there is a GPU; without a GPU it is implied, since several CPU processes find each
-            other only then.
-        log_with: trackers by name, with commas: "tensorboard", "trackio", "wandb" and what else accelerate knows. They
-            are started; `end_trackers` ends them.
-        folder: where trackers that write files put them.
+        cpu: use the CPU even if there is a GPU. Without a GPU the CPU is always used.
+        log_with: names of trackers, separated by commas: "tensorboard", "trackio", "wandb" or another one that
+            accelerate supports. They are started here; `end_trackers` ends them.
+        folder: the folder for the files of trackers that write files.
 
     Raises:
-        ConfigError: a tracker that accelerate does not know, or whose package is not installed; it would be left out
-            without a word.
-        LaunchError: `accelerate launch --cpu --num_processes 2` runs a single process and says nothing; a lone process
-            that believes itself to be one of several would adapt on its own and report a wrong batch.
+        ConfigError: accelerate does not support a tracker, or its package is not installed. Accelerate itself would
+            ignore such a tracker silently.
+        LaunchError: several processes were asked for and only one runs, as after `accelerate launch --cpu
+            --num_processes 2`. That process would adapt on all images alone and report a wrong batch size.
     """
     from accelerate import Accelerator
 
     names: list[Any] = [name.strip() for name in (log_with or "").split(",") if name.strip()]
     _check_trackers(names)
     accelerator = Accelerator(cpu=cpu or not _has_device(), log_with=names or None, project_dir=folder)
-    asked, running = requested_processes(), accelerator.num_processes
-    if asked > running:
+    if accelerator.num_processes == 1 and (asked := requested_processes()) > 1:
         raise LaunchError(
-            f"{asked} processes were asked for and {running} runs; on CPUs start them with "
+            f"several processes were asked for and 1 runs; on CPUs start them with "
             f"`torchrun --nproc_per_node {asked} SCRIPT`, or "
-            f"`accelerate launch --multi_gpu --num_processes {asked} SCRIPT --cpu`; "
-            "on GPUs `accelerate launch --num_processes N SCRIPT` takes at most as many as there are devices"
+            f"`accelerate launch --multi_gpu --num_processes {asked} SCRIPT --cpu`; on GPUs `accelerate launch "
+            "--num_processes N SCRIPT` takes at most as many as there are devices; "
+            "for a single process, unset WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
         )
     if names:
         accelerator.init_trackers("spear_hf")
@@ -49,7 +51,10 @@ def start_accelerator(
 
 
 def end_trackers(accelerator: "Accelerator") -> None:
-    """Let them write what they hold back, and log no more. `end_training()` would end the process group too."""
+    """Flush and close the trackers of an accelerator; its process group stays open, unlike after `end_training()`.
+
+    >>> end_trackers(start_accelerator(cpu=True))
+    """
     for tracker in accelerator.trackers:
         tracker.finish()
     accelerator.trackers.clear()
@@ -67,30 +72,21 @@ def _check_trackers(names: list[str]) -> None:
 
 
 def requested_processes() -> int:
-    """How many processes the launcher was told to start; 1 where nothing says so."""
-    return max(int(os.environ.get("WORLD_SIZE", 1)), _asked_of_accelerate())
+    """How many processes the launcher was told to start: WORLD_SIZE, or at least 2 after `accelerate launch`, or 1.
 
+    `accelerate launch` starts a single process on a machine without several GPUs, whatever `--num_processes`, or the
+    `num_processes` of its configuration file, says. It does not pass that number on. It exports MASTER_PORT, though,
+    if and only if the number is above 1, so 2 stands for "several". A MASTER_PORT that was in the environment before
+    cannot be told apart from that, so the error of `start_accelerator` says to unset it.
 
-def _asked_of_accelerate() -> int:
-    """--num_processes on the command line of the `accelerate launch` above, which tells this process nothing."""
-    import psutil
-
-    try:
-        parent = psutil.Process().parent()
-        words = parent.cmdline() if parent is not None else []
-    except psutil.Error:
-        return 1
-    if "launch" not in words or not any("accelerate" in word for word in words[: words.index("launch")]):
-        return 1
-    options = words[words.index("launch") + 1 :]
-    for i, word in enumerate(options):
-        name, _, value = word.replace("-", "_").partition("=")
-        if name == "__num_processes":
-            value = value or (options[i + 1] if i + 1 < len(options) else "")
-            return int(value) if value.isdigit() else 1
-        if word.endswith(".py"):  # from here on the words belong to the script
-            break
-    return 1
+    >>> requested_processes()
+    1
+    """
+    environment = os.environ
+    if "WORLD_SIZE" in environment:  # torchrun, and accelerate with several GPUs
+        return int(environment["WORLD_SIZE"])
+    by_accelerate = "ACCELERATE_MIXED_PRECISION" in environment  # set in every process that it launches
+    return 2 if by_accelerate and "MASTER_PORT" in environment else 1
 
 
 def _has_device() -> bool:

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -6,29 +7,54 @@ import pytest
 
 from spear_hf.errors import ConfigError, LaunchError
 from spear_hf.utils import launch
+from tests.conftest import ROOT
 
-SCRIPT = (
-    "from spear_hf.utils.launch import start_accelerator\n"
-    "print('processes', start_accelerator(cpu=True).num_processes)\n"
+CPU_LAUNCH = {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_USE_CPU": "True"}  # what accelerate 1.15 exports
+
+
+@pytest.fixture(autouse=True)
+def outside_of_any_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "ACCELERATE_MIXED_PRECISION"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("environment", "count"),
+    [
+        ({}, 1),
+        ({"WORLD_SIZE": "3", "MASTER_PORT": "29500"}, 3),  # torchrun
+        ({"WORLD_SIZE": "1", "MASTER_PORT": "29500"} | CPU_LAUNCH, 1),  # accelerate launch --multi_gpu, one process
+        (CPU_LAUNCH, 1),  # accelerate launch --cpu
+        (CPU_LAUNCH | {"MASTER_PORT": "29500"}, 2),  # accelerate launch --cpu --num_processes 2
+        ({"MASTER_PORT": "29500"}, 1),  # a port, but no launcher
+    ],
 )
-
-
-def test_one_process_is_what_was_asked_for() -> None:
-    assert launch.requested_processes() == 1
+def test_the_environment_says_how_many_processes_were_asked_for(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], count: int
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert launch.requested_processes() == count
 
 
 def test_a_lone_process_of_several_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "requested_processes", lambda: 2)
-    with pytest.raises(LaunchError, match=r"2 processes were asked for and 1 runs.*torchrun --nproc_per_node 2"):
+    with pytest.raises(LaunchError, match=r"several processes were asked for and 1 runs.*torchrun --nproc_per_node 2"):
         launch.start_accelerator(cpu=True)
 
 
 @pytest.mark.slow
-def test_accelerate_launch_on_cpus_that_starts_one_process_is_noticed(tmp_path: Path) -> None:
-    (tmp_path / "run.py").write_text(SCRIPT)
-    command = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", "--cpu", "--num_processes", "2"]
-    done = subprocess.run([*command, str(tmp_path / "run.py")], capture_output=True, text=True, check=False)
-    assert "LaunchError: 2 processes were asked for and 1 runs" in done.stderr
+@pytest.mark.parametrize("words", [("--cpu", "--num_processes", "2"), ("--config_file", "accelerate.yaml")])
+def test_accelerate_launch_on_cpus_that_starts_one_process_is_noticed(tmp_path: Path, words: tuple[str, ...]) -> None:
+    (tmp_path / "run.py").write_text("from spear_hf.utils.launch import start_accelerator as s; s(cpu=True)\n")
+    (tmp_path / "accelerate.yaml").write_text(
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_CPU\nnum_processes: 2\nnum_machines: 1\n"
+        "machine_rank: 0\nuse_cpu: true\nmixed_precision: 'no'\n"
+    )
+    command = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", *words, "run.py"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
+    assert "LaunchError: several processes were asked for and 1 runs" in done.stderr
     assert done.returncode != 0
 
 
