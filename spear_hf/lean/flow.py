@@ -1,4 +1,4 @@
-"""Where a lean form may stand in for a function: a gradient flows through one input, and everything else is frozen."""
+"""When a replacement applies, which tokens have a gradient, and how much a backward computes at once."""
 
 from typing import Any
 
@@ -7,10 +7,17 @@ from torch import Tensor
 
 
 def flows_through(x: Any, *others: Any) -> bool:
-    """Whether x is what a gradient is wanted of, and none of the others.
+    """Whether a gradient is computed for x and for none of `others`; False under gradient checkpointing.
 
-    False under gradient checkpointing too: its second forward runs outside of every mode, and has to save the same
-    tensors as the first.
+    Args:
+        x: the input of a layer.
+        others: its weights, None where it has none.
+
+    >>> import torch
+    >>> from spear_hf.lean.flow import flows_through
+    >>> x, weight = torch.ones(2, requires_grad=True), torch.ones(2)
+    >>> flows_through(x, weight, None), flows_through(x, x), flows_through(weight)
+    (True, False, False)
     """
     if not isinstance(x, Tensor) or not x.requires_grad or not torch.is_grad_enabled():
         return False
@@ -18,6 +25,69 @@ def flows_through(x: Any, *others: Any) -> bool:
 
 
 def is_checkpointed() -> bool:
-    """Whether this runs inside `torch.utils.checkpoint.checkpoint`."""
+    """Whether this runs inside `torch.utils.checkpoint.checkpoint`.
+
+    Checkpointing runs its part of the network twice: now, and again during the backward pass, when no mode is active
+    any more. It raises an error unless both runs save the same tensors (in number, shape and dtype), so the first run
+    must save what PyTorch's own functions save. Checkpointing is recognised by its hooks for saved tensors.
+
+    >>> from spear_hf.lean.flow import is_checkpointed
+    >>> is_checkpointed()
+    False
+    """
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)  # pyright: ignore[reportAttributeAccessIssue]
     return hooks is not None and getattr(hooks[0], "__module__", "") == "torch.utils.checkpoint"
+
+
+def tokens_with_gradient(dy: Tensor) -> Tensor | None:
+    """The indices of the tokens at which dy of (..., N, C) is not zero; None where a subset would save little.
+
+    A vision transformer that classifies its class token has, above the last attention, a gradient at that one token and
+    zeros at all others, and multiplying zeros takes as long as multiplying anything else.
+
+    Returns:
+        At most N / 2 indices along the axis of the tokens, or None for more of them. None on other devices than a CPU
+        too: the indices depend on values, for which the program would have to wait.
+
+    >>> import torch
+    >>> from spear_hf.lean.flow import tokens_with_gradient
+    >>> dy = torch.zeros(1, 4, 2)
+    >>> dy[:, 0] = 1.0
+    >>> tokens_with_gradient(dy)
+    tensor([0])
+    >>> tokens_with_gradient(torch.ones(1, 4, 2)) is None
+    True
+    """
+    # A gradient at the last token mostly means one at every token, as under mean pooling: no need to look further.
+    if dy.device.type != "cpu" or dy.dim() < 3 or bool(dy[..., -1, :].any()):
+        return None
+    has_gradient = (dy.amax(-1) != 0) | (dy.amin(-1) != 0)  # four times as fast as any(-1)
+    tokens = has_gradient.flatten(0, -2).any(0).nonzero().squeeze(1)
+    return tokens if 2 * len(tokens) <= dy.shape[-2] else None
+
+
+def scatter_tokens(part: Tensor, tokens: Tensor, count: int) -> Tensor:
+    """A tensor of (..., count, C) with `part` at `tokens` and zeros elsewhere.
+
+    >>> import torch
+    >>> from spear_hf.lean.flow import scatter_tokens
+    >>> scatter_tokens(torch.ones(1, 1, 2), torch.tensor([0]), 3)
+    tensor([[[1., 1.],
+             [0., 0.],
+             [0., 0.]]])
+    """
+    scattered = part.new_zeros(*part.shape[:-2], count, part.shape[-1])
+    return scattered.index_copy_(-2, tokens, part)
+
+
+def part_size(x: Tensor, on_cpu: int) -> int:
+    """How many numbers a long computation on x's device treats at once.
+
+    On a CPU it is `on_cpu`, which fits its cache. Elsewhere 2^24 (64 MiB in fp32), because each part costs a launch.
+
+    >>> import torch
+    >>> from spear_hf.lean.flow import part_size
+    >>> part_size(torch.ones(2), on_cpu=2**18)
+    262144
+    """
+    return on_cpu if x.device.type == "cpu" else 2**24

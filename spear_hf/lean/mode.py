@@ -1,4 +1,4 @@
-"""LeanForward: which functions are replaced, and when not."""
+"""LeanForward: the functions that are replaced, and the mode that replaces them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -6,33 +6,34 @@ from typing import Any
 from torch.overrides import TorchFunctionMode
 
 from spear_hf.lean.activation import ACTIVATIONS
-from spear_hf.lean.attention import ATTENTIONS
-from spear_hf.lean.convolution import CONVOLUTIONS
-from spear_hf.lean.linear import LINEARS
-from spear_hf.lean.normalization import NORMALIZATIONS
-from spear_hf.lean.smooth import SMOOTH
-from spear_hf.lean.unbind import UNBINDS
+from spear_hf.lean.affine import AFFINE
+from spear_hf.lean.attention import ATTENTION
 
-TABLE: dict[Any, Callable[..., Any]] = {
-    **CONVOLUTIONS,
-    **LINEARS,
-    **NORMALIZATIONS,
-    **ACTIVATIONS,
-    **SMOOTH,
-    **ATTENTIONS,
-    **UNBINDS,
-}
-"""torch function -> its lean form, which returns NotImplemented where it has none for these arguments."""
+REPLACEMENTS: dict[Any, Callable[..., Any]] = {**AFFINE, **ACTIVATIONS, **ATTENTION}
+"""torch function -> its replacement, which returns NotImplemented for arguments that it leaves to PyTorch."""
 
 
 class LeanForward(TorchFunctionMode):
-    """Inside, the functions of TABLE keep only what the gradient of their input needs; for one backward pass."""
+    """A context in which frozen layers keep for the backward pass only what the gradient of their input needs.
+
+    Only the forward has to run inside. Outputs are the same bits as outside. Gradients of gradients are not supported.
+
+    >>> import torch
+    >>> from spear_hf.lean import LeanForward
+    >>> frozen = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU()).requires_grad_(False)
+    >>> x = torch.randn(1, 3, 4, 4, requires_grad=True)
+    >>> with LeanForward():
+    ...     y = frozen(x)
+    >>> y.sum().backward()
+    >>> torch.equal(y, frozen(x))
+    True
+    """
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        lean = TABLE.get(func)
-        if lean is not None and (found := lean(*args, **kwargs)) is not NotImplemented:
-            return found
+        replacement = REPLACEMENTS.get(func)
+        if replacement is not None and (output := replacement(*args, **kwargs)) is not NotImplemented:
+            return output
         return func(*args, **kwargs)

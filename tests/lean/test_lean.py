@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from spear_hf import SpearConfig, SpearModel, get_spear_model
 from spear_hf.lean import LeanForward
-from spear_hf.lean.tokens import tokens_with_gradient
+from spear_hf.lean.flow import tokens_with_gradient
 from spear_hf.learning.spear import logits_of
 from tests.steering.test_families import FAMILIES
 
@@ -123,7 +123,7 @@ def attended(qkv: Tensor, **options: Any) -> Tensor:
 @pytest.mark.parametrize("images", [1, 5])
 @pytest.mark.parametrize("scale", [None, 0.3])
 def test_attention_keeps_no_output(scale: float | None, images: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spear_hf.lean.attention.at_once", lambda q, on_cpu: images * 4 * 17 * 17)
+    monkeypatch.setattr("spear_hf.lean.attention.part_size", lambda q, on_cpu: images * 4 * 17 * 17)
     torch.manual_seed(0)
     qkv = torch.randn(5, 17, 96, dtype=torch.float64, requires_grad=True)
     y = attended(qkv, scale=scale)
@@ -147,7 +147,7 @@ def test_the_gradients_of_q_k_and_v_are_written_where_they_are_wanted(heads: int
 
     y = forward()
     with LeanForward(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spear_hf.lean.attention.at_once", lambda q, on_cpu: heads * 17 * 17)
+        patch.setattr("spear_hf.lean.attention.part_size", lambda q, on_cpu: heads * 17 * 17)
         lean = forward()
         patch.setattr(torch, "stack", lambda *_: pytest.fail("copied together"))
         (found,) = torch.autograd.grad(lean.square().sum(), x)
@@ -226,7 +226,7 @@ def test_a_network_that_reads_its_class_token_multiplies_one_token_above_the_las
         found.append(tokens_with_gradient(dy))
         return found[-1]
 
-    for place in ("linear", "attention"):
+    for place in ("affine", "attention"):
         monkeypatch.setattr(f"spear_hf.lean.{place}.tokens_with_gradient", looked)
     base = timm.create_model("vit_tiny_patch16_224", num_classes=10, img_size=64).eval()
     model = get_spear_model(base, SpearConfig(boundaries=(0,)))
