@@ -18,128 +18,139 @@ def _about(text: str) -> dict[str, str]:
 class SpearConfig:
     """Placement, objective and optimizer of SPeaR; the defaults were chosen on held-out images (benchmarks/tune.py).
 
-    Numbers are checked when the object is made; a wrong one raises ConfigError and says what is allowed.
+    Options marked "extension" are not in the paper, and their defaults are the paper's behaviour, except for
+    `diversity_batch`.
+
+    >>> from spear_hf import SpearConfig
+    >>> config = SpearConfig(boundaries="all", alpha=0.5)
+    >>> SpearConfig.from_json(config.to_json()) == config
+    True
+
+    Raises:
+        ConfigError: a value that is not allowed; the message says what is.
     """
 
     boundaries: str | list[str] | tuple[int | str, ...] = field(
-        default_factory=lambda: "auto",  # HfArgumentParser overlooks the plain default of a list
+        default_factory=lambda: "auto",  # HfArgumentParser ignores a plain default of a list field
         metadata=_about(
-            'Which stage boundaries carry an RSP: "auto", "all", or depths, names or module paths (0 is the stem).'
+            'Stage boundaries that carry an RSP: "auto" (stem and first stage), "all", or depths, names or module '
+            "paths (0 is the stem)."
         ),
     )
     num_groups: int | None = field(
         default=None,
         metadata=_about(
-            "Into how many stages the blocks of an isotropic transformer are grouped (2, 3, 4, 6, 12; default 4)."
+            "Number of stages that the blocks of an isotropic transformer are grouped into (2, 3, 4, 6, 12; default 4)."
         ),
     )
     stem: Literal["auto", "patch_embed", "feature_info"] = field(
         default="auto",
         metadata=_about(
-            'What z_0 is: "auto" (what enters the first block), "patch_embed" or "feature_info" (timm\'s entry).'
+            'What z_0 is: "auto" (the input of the first block), "patch_embed" or "feature_info" (timm\'s entry).'
         ),
     )
     alpha: float = field(
         default=0.35,
         metadata=_about(
-            "Weight of the batch in the batch-norm statistics, Eq. 10; 0 keeps the source's, 1 takes the batch's; "
-            "the paper's is 0.5."
+            "Weight of the batch in the batch-norm statistics (Eq. 10): 0 uses the source's statistics, 1 the batch's; "
+            "the paper uses 0.5."
         ),
     )
     statistics_memory: int = field(
         default=0,
         metadata=_about(
-            "How many images of the stream the batch statistics remember, so that small batches have good ones, in a "
-            "checkpoint but not in a saved adapter; 0, the paper's, takes each batch alone (ours)."
+            "Average the batch statistics over about this many recent images of the stream, for small batches; 0 uses "
+            "each batch alone. Checkpoints keep the average, saved adapters do not (extension)."
         ),
     )
     domain_jump: float = field(
         default=0.0,
         metadata=_about(
-            "How many times further than usual a batch's statistics are from those remembered where the domain has "
-            "changed, so that the statistics are forgotten and the batch is answered anew; 0 never looks (ours)."
+            "Reset the remembered statistics, and predict the batch again, when a batch is this many times farther "
+            "from them than usual; 0 disables (extension)."
         ),
     )
     alpha_trial: int = field(
         default=0,
         metadata=_about(
-            "How many images at the start of a domain are answered with the batch's statistics alone too (alpha 1), at "
-            "the cost of inference; where that is surer by a sixth, it is answered so, as are later ones until the "
-            "mixture is surer; 0 never tries (ours)."
+            "Number of images at the start of a domain that are also predicted with alpha 1, which costs one more "
+            "inference; alpha 1 is used while it lowers the mean entropy by a sixth, and in later domains until the "
+            "configured alpha has the lower entropy; 0 disables (extension)."
         ),
     )
     tau: float = field(
         default=0.2, metadata=_about("Threshold of both gates on the mean normalised entropy, in [0, 1].")
     )
-    hard_gate: bool = field(default=True, metadata=_about("Skip a batch whose mean normalised entropy is below tau."))
-    lambda_ent: float = field(default=1.0, metadata=_about("Weight of the gated entropy, Eq. 7."))
-    lambda_div: float = field(default=1.0, metadata=_about("Weight of the class diversity, Eq. 8."))
+    hard_gate: bool = field(
+        default=True, metadata=_about("Do not learn from a batch whose mean normalised entropy is below tau.")
+    )
+    lambda_ent: float = field(default=1.0, metadata=_about("Weight of the gated entropy (Eq. 7)."))
+    lambda_div: float = field(default=1.0, metadata=_about("Weight of the class diversity (Eq. 8)."))
     diversity_batch: int = field(
         default=16,
         metadata=_about(
-            "Batch size from which lambda_div has its full weight; below, it shrinks in proportion, since few answers "
-            "cannot be of all classes (ours; 1 is the paper's)."
+            "Batch size from which lambda_div has its full weight; the weight of a smaller batch is reduced in "
+            "proportion, because a few images cannot cover all classes; 1 is the paper's (extension)."
         ),
     )
     diversity_memory: int = field(
         default=0,
         metadata=_about(
-            "How many images of the stream the mean prediction of Eq. 8 remembers, so that the stream's classes are "
-            "balanced and not each batch's; 0, the paper's, takes each batch alone (ours)."
+            "Average the mean prediction of Eq. 8 over about this many recent images, so that classes are balanced "
+            "over the stream, not in each batch; 0 uses each batch alone (extension)."
         ),
     )
-    lambda_anchor: float = field(default=0.1, metadata=_about("Weight of the anchor to the identity, Eq. 9."))
+    lambda_anchor: float = field(default=0.1, metadata=_about("Weight of the anchor to the identity (Eq. 9)."))
     anchor_growth: float = field(
         default=2.0,
-        metadata=_about("lambda_d = anchor_growth ** d in Eq. 9: deeper RSPs are held closer to the identity."),
+        metadata=_about("Base of lambda_d = anchor_growth ** d in Eq. 9; deeper RSPs are held closer to the identity."),
     )
-    learning_rate: float = field(default=0.03, metadata=_about("Adam's learning rate."))
+    learning_rate: float = field(default=0.03, metadata=_about("Learning rate of Adam."))
     learning_rate_batch: int = field(
         default=0,
         metadata=_about(
-            "Batch size that learning_rate is meant for: a batch of B gets sqrt(B / learning_rate_batch) of it; 0, the "
-            "paper's, gives all batch sizes the same (ours)."
+            "Batch size that learning_rate is meant for: a batch of B images uses learning_rate * "
+            "sqrt(B / learning_rate_batch); 0 uses learning_rate for every batch size (extension)."
         ),
     )
     steps: int = field(
-        default=1, metadata=_about("Adaptation steps for each batch; the first reuses the answer's forward.")
+        default=1,
+        metadata=_about("Adaptation steps for each batch; the first step reuses the forward pass of the prediction."),
     )
     learn_every: int = field(
         default=1,
         metadata=_about(
-            "Learn from every n-th batch and only answer the others, at the cost of inference (ours; 1 is the paper's)."
+            "Learn from every n-th batch; the others are only predicted, at the cost of inference (extension)."
         ),
     )
     learn_stride: int = field(
         default=1,
         metadata=_about(
-            "Take the gradient from every n-th image of a batch, under the statistics of all of them (ours; 1 is the "
-            "paper's)."
+            "Compute the gradient on every n-th image of a batch, with the batch statistics of all images (extension)."
         ),
     )
     answer_views: int = field(
         default=1,
         metadata=_about(
-            "Over how many views a batch's answer is averaged, at the cost of inference for each: 1 is the image, 2 "
-            "adds its mirror image, 4 adds both moved by 1/32 of the side (ours; 1 is the paper's)."
+            "Number of views (1 to 4) whose predictions are averaged, at one inference each: the image, its mirror "
+            "image, and two views shifted by 1/32 of the side (extension)."
         ),
     )
-    adam_beta1: float = field(default=0.9, metadata=_about("Adam's first decay rate."))
-    adam_beta2: float = field(default=0.999, metadata=_about("Adam's second decay rate."))
+    adam_beta1: float = field(default=0.9, metadata=_about("Adam's decay rate of the mean gradient, beta_1."))
+    adam_beta2: float = field(default=0.999, metadata=_about("Adam's decay rate of the squared gradient, beta_2."))
 
     def __post_init__(self) -> None:
         self.boundaries = _parse_boundaries(self.boundaries)
         for name, low, high in _RANGES:
             check_range(self, name, low, high)
-        check_count(self, "steps")
-        for name in ("diversity_batch", "learn_every", "learn_stride"):
+        for name in ("steps", "diversity_batch", "learn_every", "learn_stride"):
             check_count(self, name)
         for name in ("statistics_memory", "alpha_trial", "diversity_memory", "learning_rate_batch"):
             check_count(self, name, least=0)
         if self.domain_jump and (self.domain_jump <= 1 or not self.statistics_memory):
             raise ConfigError(
                 f"domain_jump={self.domain_jump:g} with statistics_memory={self.statistics_memory} is not allowed; "
-                "domain_jump is 0 or above 1, and only with a statistics_memory is there anything to jump from"
+                "domain_jump is 0 or above 1, and needs a statistics_memory above 0"
             )
         check_count(self, "answer_views", most=MOST_VIEWS)
         if self.num_groups is not None:
@@ -153,18 +164,18 @@ class SpearConfig:
         return data | {"boundaries": data["boundaries"] if isinstance(self.boundaries, str) else list(self.boundaries)}
 
     def to_json(self) -> str:
-        """The same configuration always gives the same text: sorted keys, two spaces, a final newline."""
+        """The fields as JSON text; equal configurations give equal text (sorted keys, two spaces, a final newline)."""
         return stable_json(self.to_dict())
 
     @classmethod
     def streaming(cls, **changes: Any) -> "SpearConfig":
-        """The configuration that remembers about the last 64 images of the stream, with `changes`; ours.
+        """The configuration for streams of any batch size whose domain may change, with `changes`; an extension.
 
-        For streams of any batch size, and of domains that change: batch statistics and Eq. 8's mean prediction are the
-        stream's (`statistics_memory`, `diversity_memory`), statistics are forgotten where the domain changes
-        (`domain_jump`), the first images of a domain decide between alpha, the paper's, and the batch's statistics
-        alone (`alpha_trial`), and the learning rate goes with the batch (`learning_rate_batch`). `answer_views=4` takes
-        away more errors, at the cost of three forwards, where a mirrored image is still of its class.
+        Batch statistics and the mean prediction of Eq. 8 are averaged over about 64 recent images
+        (`statistics_memory`, `diversity_memory`); a domain change resets the statistics (`domain_jump`); the first
+        images of a domain choose between the paper's alpha and alpha 1 (`alpha_trial`); and the learning rate scales
+        with the batch size (`learning_rate_batch`). `answer_views=4` lowers the error further at the cost of three
+        more inferences; use it only where a mirrored image keeps its class.
 
         >>> SpearConfig.streaming(tau=0.1).statistics_memory
         64
@@ -231,6 +242,11 @@ def _parse_boundaries(value: Any) -> str | tuple[int | str, ...]:
 
 
 def differences(found: Mapping[str, Any], mine: Mapping[str, Any]) -> str:
-    """Where two configurations differ, in words: "tau: 0.1, here 0.2"; empty where they are equal."""
+    """The entries in which two configurations differ, in words; empty when they are equal.
+
+    >>> from spear_hf.config import differences
+    >>> differences({"tau": 0.1, "steps": 1}, {"tau": 0.2, "steps": 1})
+    'tau: 0.1, here 0.2'
+    """
     keys = sorted(found.keys() | mine.keys())
     return "; ".join(f"{k}: {found.get(k)!r}, here {mine.get(k)!r}" for k in keys if found.get(k) != mine.get(k))

@@ -1,55 +1,62 @@
-"""Every error this package raises on purpose.
+"""Every error that this package raises on purpose.
 
     SpearError
-    ├── ConfigError             (ValueError)           a SpearConfig value or key that is not allowed
-    ├── InputError              (ValueError)           a batch that must not be answered or learned from
-    ├── DataError               (ValueError)           a stream, column, label or image file that does not fit
-    ├── ModelNotFoundError      (ValueError)           a base model name that is no folder, Hub id or timm name
+    ├── ConfigError             (ValueError)           a configuration value or key that is not allowed
+    ├── InputError              (ValueError)           a batch that must not be predicted or learned from
+    ├── DataError               (ValueError)           a stream, column, label, corruption or image file that is invalid
+    ├── ModelNotFoundError      (ValueError)           a base model name that is no folder, Hub id or timm architecture
     ├── BoundaryError
     │   ├── NoBoundariesError       (ValueError)       no verified stage boundaries in this model
     │   ├── BoundaryNotFoundError   (ValueError)       a depth, name or module path that this model does not have
     │   ├── BoundaryNotFiredError   (RuntimeError)     an active RSP that ran zero or several times in one forward
     │   └── UnsupportedOutputError  (TypeError)        a boundary whose output holds no tensor with a channel axis
-    ├── CompiledBaseError       (RuntimeError)         attaching to a base that torch.compile has already traced
-    ├── AlreadySteeredError     (ValueError)           attaching to a base that carries RSPs already
+    ├── CompiledBaseError       (RuntimeError)         a base that torch.compile has already traced cannot be steered
+    ├── AlreadySteeredError     (ValueError)           a base that carries RSPs already cannot be steered again
     ├── AdapterError
-    │   ├── AdapterNameError        (ValueError)       a name that is empty, taken, reserved, dotted or slashed
+    │   ├── AdapterNameError        (ValueError)       a name that is empty, taken, reserved, or has a dot or slash
     │   ├── AdapterNotFoundError    (KeyError)         a name that this model does not hold
     │   ├── AdapterFormatError      (ValueError)       files that are not a SPeaR adapter, or of a newer format
-    │   ├── AdapterLoadError        (ValueError)       tensors that are missing, unexpected, misshapen or non-finite
-    │   ├── AdapterSaveError        (ValueError)       a state or a folder that must not be saved (into)
+    │   ├── AdapterLoadError        (ValueError)       tensors that are missing, unexpected, misshapen or not finite
+    │   ├── AdapterSaveError        (ValueError)       a state that must not be saved, or a folder not to save into
     │   └── BaseModelMismatchError  (ValueError)       an adapter that was learned on another base
-    ├── CheckpointError         (ValueError)           the state of another run, or one that cannot be read or written
-    ├── MergeError              (NotImplementedError)  RSPs cannot be folded into the weights
-    └── LaunchError             (RuntimeError)         processes that did not start, or a wrapper that cannot work
+    ├── CheckpointError         (ValueError)           a checkpoint of another run, or one that cannot be accessed
+    ├── MergeError              (NotImplementedError)  RSPs cannot be merged into the weights
+    └── LaunchError             (RuntimeError)         processes that did not start, or an unsupported wrapper
 
-The second base is what a user of torch, PEFT or the Hub would already catch. A message has three parts: what came, what
-is allowed, and the way out. Nothing is changed when one of these is raised.
+The second base class is what a user of torch, PEFT or the Hub would already catch. A message has three parts: the value
+that came, what is allowed, and the way out. Nothing is changed when one of these errors is raised.
+
+>>> from spear_hf import SpearConfig, SpearError
+>>> try:
+...     SpearConfig(alpha=2)
+... except SpearError as error:
+...     print(error)
+alpha=2 is not allowed; alpha is a number in [0, 1]; the default is 0.35
 """
 
 
 class SpearError(Exception):
-    """The base of every error in this package."""
+    """The base class of every error that this package raises on purpose."""
 
 
 class ConfigError(SpearError, ValueError):
-    """A SpearConfig value or key that is not allowed."""
+    """A configuration value or key that is not allowed."""
 
 
 class InputError(SpearError, ValueError):
-    """A batch that must not be answered or learned from."""
+    """A batch that must not be predicted or learned from."""
 
 
 class DataError(SpearError, ValueError):
-    """A stream, column, label, corruption or image file that does not fit."""
+    """A stream, column, label, corruption or image file that is invalid."""
 
 
 class ModelNotFoundError(SpearError, ValueError):
-    """A base model name that is no folder, Hub id or timm name."""
+    """A base model name that is no folder, Hub id or timm architecture."""
 
 
 class BoundaryError(SpearError):
-    """Something about a stage boundary."""
+    """An error about a stage boundary."""
 
 
 class NoBoundariesError(BoundaryError, ValueError):
@@ -69,25 +76,25 @@ class UnsupportedOutputError(BoundaryError, TypeError):
 
 
 class CompiledBaseError(SpearError, RuntimeError):
-    """RSPs cannot be attached to a base that is already compiled."""
+    """A base that is already compiled cannot be steered."""
 
 
 class AlreadySteeredError(SpearError, ValueError):
-    """The base carries RSPs already."""
+    """A base that carries RSPs already cannot be steered again."""
 
 
 class AdapterError(SpearError):
-    """Something about a named adapter or its files."""
+    """An error about a named adapter or its files."""
 
 
 class AdapterNameError(AdapterError, ValueError):
-    """An adapter name that is empty, taken, reserved, dotted or slashed."""
+    """An adapter name that is empty, taken, reserved, or has a dot or slash."""
 
 
 class AdapterNotFoundError(AdapterError, KeyError):
     """An adapter name that a model does not hold."""
 
-    def __str__(self) -> str:  # KeyError would print the repr of the message
+    def __str__(self) -> str:  # KeyError prints the repr of its message
         return str(self.args[0]) if self.args else ""
 
 
@@ -96,11 +103,11 @@ class AdapterFormatError(AdapterError, ValueError):
 
 
 class AdapterLoadError(AdapterError, ValueError):
-    """Adapter tensors that are missing, unexpected, misshapen or non-finite."""
+    """Adapter tensors that are missing, unexpected, misshapen or not finite."""
 
 
 class AdapterSaveError(AdapterError, ValueError):
-    """A state or a folder that must not be saved (into)."""
+    """A state that must not be saved, or a folder that must not be saved into."""
 
 
 class BaseModelMismatchError(AdapterError, ValueError):
@@ -108,12 +115,12 @@ class BaseModelMismatchError(AdapterError, ValueError):
 
 
 class CheckpointError(SpearError, ValueError):
-    """The state of another run, or one that cannot be read or written."""
+    """A checkpoint of another run, or one that cannot be read or written."""
 
 
 class MergeError(SpearError, NotImplementedError):
-    """RSPs cannot be folded into the weights of the base."""
+    """RSPs cannot be merged into the weights of the base."""
 
 
 class LaunchError(SpearError, RuntimeError):
-    """Processes were asked for that did not start, or a wrapper that cannot work."""
+    """Processes that were asked for did not start, or a wrapper that is not supported."""

@@ -1,5 +1,6 @@
 """Small real models and images, made from a seed; nothing here touches the network."""
 
+import copy
 import os
 import shutil
 import tempfile
@@ -31,14 +32,22 @@ os.environ |= {
 from tests.builders import TinyNet  # noqa: E402  imports the package, which may import huggingface_hub
 
 
-@pytest.fixture
-def net() -> nn.Module:
-    """A TinyNet whose running statistics are not the initial ones."""
+@pytest.fixture(scope="session")
+def drawn_net() -> tuple[nn.Module, Tensor]:
+    """A TinyNet whose running statistics are not the initial ones, and the state of the generator after it was made."""
     torch.manual_seed(0)
     model = TinyNet()
     for _ in range(3):
         model(torch.randn(16, 3, 32, 32) * 2 + 1)
-    return model.eval()
+    return model.eval(), torch.get_rng_state()
+
+
+@pytest.fixture
+def net(drawn_net: tuple[nn.Module, Tensor]) -> nn.Module:
+    """A copy of the TinyNet of this session."""
+    model, generator = drawn_net
+    torch.set_rng_state(generator)
+    return copy.deepcopy(model)
 
 
 @pytest.fixture

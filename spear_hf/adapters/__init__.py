@@ -1,1 +1,1 @@
-"""Adapters as values and files; nothing here knows a model."""
+"""Adapters as values and files: an AdapterConfig and {name: tensor}, on disk and on the Hub, without a model."""

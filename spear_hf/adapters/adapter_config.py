@@ -1,10 +1,11 @@
-"""adapter_config.json: what it says, written byte-stable and read with suspicion.
+"""adapter_config.json: equal adapters write equal bytes, and every entry that is read is checked.
 
-Nothing in the file is code, a class path or a pattern; every entry is checked for its type and range before it is used.
+The file may come from a stranger. It holds no code, class path or pattern, and the type and range of every entry are
+checked before the entry is used.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ FORMAT_VERSION = 1
 MAX_CONFIG_BYTES = 1_000_000
 MAX_CHANNELS = 1_000_000
 _REQUIRED = ("base_model_fingerprint", "boundaries", "spear_config")
-_OWN = {
+_FIELDS = {
     "base_model_class",
     "base_model_library",
     "base_model_name_or_path",
@@ -29,28 +30,36 @@ _OWN = {
     "spear_version",
     *_REQUIRED,
 }
-_PEFTS = {"auto_mapping", "inference_mode", "peft_version", "revision", "task_type"}  # that PEFT's own reader looks for
+_PEFT_FIELDS = {"auto_mapping", "inference_mode", "peft_version", "revision", "task_type"}  # PEFT reads or writes these
 
 
 @dataclass(frozen=True)
 class AdapterConfig:
-    """What an adapter is, apart from its numbers.
+    """Everything about an adapter except its tensors.
 
     Args:
         spear_config: placement, objective and optimizer.
-        boundaries: every boundary of the base, z_0..z_L; `spear_config.boundaries` chooses among them.
+        boundaries: all boundaries of the base, z_0..z_L; `spear_config.boundaries` selects those that carry an RSP.
         fingerprint: of the base that the adapter was learned on.
         origin: how to build that base again, as far as it is known.
-        base_class: the name of its class, for people.
+        base_class: the name of the base's class, for messages.
         spear_version: of the package that wrote the file.
+
+    >>> from spear_hf.adapters.adapter_config import AdapterConfig
+    >>> from spear_hf.backbones.fingerprint import Fingerprint
+    >>> from spear_hf.boundaries import Boundary
+    >>> from spear_hf.config import SpearConfig
+    >>> stem = Boundary(depth=0, name="stem", module="conv1", channels=16)
+    >>> AdapterConfig(SpearConfig(), (stem,), Fingerprint(0, "", ())).chosen == [stem]
+    True
     """
 
     spear_config: SpearConfig
     boundaries: tuple[Boundary, ...]
     fingerprint: Fingerprint
-    origin: Origin
-    base_class: str
-    spear_version: str
+    origin: Origin = field(default_factory=Origin)
+    base_class: str = "the base"
+    spear_version: str = "unknown"
 
     @property
     def chosen(self) -> list[Boundary]:
@@ -59,11 +68,11 @@ class AdapterConfig:
 
     @property
     def base_name(self) -> str:
-        """What to call the base in a message."""
+        """The name of the base for messages: that of its origin, else of its class."""
         return self.origin.name or self.base_class
 
     def to_json(self) -> str:
-        """The text of adapter_config.json: sorted, so that equal adapters give equal bytes."""
+        """The text of adapter_config.json, with sorted keys, so that equal adapters give equal bytes."""
         data = {
             "peft_type": "SPEAR",
             "task_type": None,
@@ -79,18 +88,19 @@ class AdapterConfig:
         return json.dumps(data | self._essence(), indent=2, sort_keys=True) + "\n"
 
     def header(self) -> str:
-        """What the tensor file says of itself, so that it is never read with another adapter's configuration."""
+        """The metadata of the tensor file; it ties the tensors to this configuration."""
         return json.dumps({"format_version": FORMAT_VERSION} | self._essence(), sort_keys=True)
 
-    def is_header(self, text: object) -> bool:
-        """Whether a tensor file that says this of itself belongs to this configuration.
+    def matches_header(self, text: object) -> bool:
+        """Whether the metadata of a tensor file belongs to this configuration.
 
-        Both are read before they are compared, so that a field that came later counts in both with its default.
+        Both are parsed before they are compared: a field that did not exist when the files were written then has its
+        default in both.
         """
         try:
-            said = json.loads(text) if isinstance(text, str) else {}
-            same = SpearConfig.from_dict(said["spear_config"]) == self.spear_config
-            return same and said["boundaries"] == self._essence()["boundaries"]
+            header = json.loads(text) if isinstance(text, str) else {}
+            same = SpearConfig.from_dict(header["spear_config"]) == self.spear_config
+            return same and header["boundaries"] == self._essence()["boundaries"]
         except (ValueError, KeyError, TypeError, RecursionError):
             return False
 
@@ -99,15 +109,23 @@ class AdapterConfig:
 
 
 def read_config(folder: str | Path) -> AdapterConfig:
-    """The adapter_config.json in `folder`.
+    """The configuration in `folder`/adapter_config.json.
+
+    >>> import tempfile, timm
+    >>> from spear_hf import get_spear_model
+    >>> from spear_hf.adapters.adapter_config import read_config
+    >>> model = get_spear_model(timm.create_model("test_resnet"))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     read_config(model.save_pretrained(folder)).base_class
+    'ResNet'
 
     Raises:
-        AdapterFormatError: no such file, or one that is no SPeaR adapter of a format that this version reads.
+        AdapterFormatError: there is no such file, or it is not a SPeaR adapter of a format that this version reads.
     """
     folder = Path(folder)
     path = folder / CONFIG_NAME
     if not folder.is_dir():
-        raise AdapterFormatError(f"there is no folder {folder}; an adapter is a folder with {CONFIG_NAME} in it")
+        raise AdapterFormatError(f"there is no folder {folder}; an adapter is a folder that holds {CONFIG_NAME}")
     if not path.is_file():
         inside = sorted(p.parent.name for p in folder.glob(f"*/{CONFIG_NAME}"))
         hint = f"it holds the adapters {inside}: name one of those folders" if inside else "save_pretrained writes one"
@@ -115,31 +133,46 @@ def read_config(folder: str | Path) -> AdapterConfig:
     with path.open("rb") as file:
         raw = file.read(MAX_CONFIG_BYTES + 1)
     if len(raw) > MAX_CONFIG_BYTES:
-        raise AdapterFormatError(f"{path} has {path.stat().st_size:,} bytes, at most {MAX_CONFIG_BYTES:,} are read")
+        raise AdapterFormatError(f"{path} has {path.stat().st_size:,} bytes, and at most {MAX_CONFIG_BYTES:,} are read")
     try:
         data = json.loads(raw.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise AdapterFormatError(f"{path} is not JSON ({error}); fetch or save the adapter again") from error
+        raise AdapterFormatError(f"{path} is not JSON ({error}); download or save the adapter again") from error
     return parse_config(data, str(path))
 
 
 def parse_config(data: object, path: str = CONFIG_NAME) -> AdapterConfig:
-    """The adapter configuration in a JSON value.
+    """The configuration in a parsed adapter_config.json.
+
+    Args:
+        data: the JSON value.
+        path: the name of the file, for messages.
+
+    >>> import json
+    >>> from spear_hf.adapters.adapter_config import AdapterConfig, parse_config
+    >>> from spear_hf.backbones.fingerprint import Fingerprint
+    >>> from spear_hf.boundaries import Boundary
+    >>> from spear_hf.config import SpearConfig
+    >>> config = AdapterConfig(SpearConfig(), (Boundary(0, "stem", "conv1", channels=16),), Fingerprint(0, "", ()))
+    >>> parse_config(json.loads(config.to_json())) == config
+    True
 
     Raises:
-        AdapterFormatError: another library's adapter, a newer format, or an entry of another type, range or name.
+        AdapterFormatError: another library's adapter, a newer format, or an entry of a wrong type, range or name.
     """
     found = data.get("peft_type") if isinstance(data, dict) else type(data).__name__
     if not isinstance(data, dict) or found != "SPEAR":
-        raise AdapterFormatError(f"{path} is of peft_type {found!r}, this package reads SPEAR; use what wrote it")
+        raise AdapterFormatError(
+            f"{path} has peft_type {found!r}, and this package reads SPEAR; load it with its own library"
+        )
     version = data.get("format_version")
     if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
         raise AdapterFormatError(
-            f"{path} has format {version!r}, this version reads 1..{FORMAT_VERSION}; upgrade spear-hf"
+            f"{path} has format {version!r}, and this version reads 1..{FORMAT_VERSION}; upgrade spear-hf"
         )
-    missing, unknown = [k for k in _REQUIRED if k not in data], sorted(data.keys() - _OWN - _PEFTS)
+    missing, unknown = [k for k in _REQUIRED if k not in data], sorted(data.keys() - _FIELDS - _PEFT_FIELDS)
     if missing or unknown:
-        raise AdapterFormatError(f"{path} lacks {missing} and has unknown {unknown}; fetch or save the adapter again")
+        raise AdapterFormatError(f"{path} lacks {missing} and has unknown {unknown}; download or save it again")
     try:
         config = AdapterConfig(
             SpearConfig.from_dict(data["spear_config"]),
@@ -153,17 +186,17 @@ def parse_config(data: object, path: str = CONFIG_NAME) -> AdapterConfig:
     except (ConfigError, BoundaryError) as error:
         raise AdapterFormatError(f"{path}: {error}") from error
     except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
-        raise AdapterFormatError(f"{path} has an entry of another form ({error}); fetch or save it again") from error
+        raise AdapterFormatError(f"{path} has an invalid entry ({error}); download or save it again") from error
     return config
 
 
 def _boundary(row: dict[str, Any]) -> Boundary:
-    """A Boundary whose every field is of its type and within its range."""
+    """The Boundary in a row; ValueError for a field of a wrong type or range."""
     boundary = Boundary.from_dict(row)
     counts = ((boundary.depth, 0, 999), (boundary.part, 0, 999), (boundary.channels, 1, MAX_CHANNELS))
     for value, low, high in (*counts, (boundary.channel_axis, -8, 8)):
         if type(value) is not int or not low <= value <= high:
-            raise ValueError(f"boundary {boundary.name!r}: {value!r} is not a whole number in {low}..{high}")
+            raise ValueError(f"boundary {boundary.name!r}: {value!r} is not an integer in {low}..{high}")
     for text in (boundary.name, boundary.module):
         _text(text)
     if boundary.where not in ("in", "out"):
@@ -176,10 +209,10 @@ def _boundary(row: dict[str, Any]) -> Boundary:
 def _check_boundaries(config: AdapterConfig) -> None:
     keys = [boundary.key for boundary in config.boundaries]
     if len(set(keys)) < len(keys):
-        raise ValueError(f"boundaries {keys} name one twice")
+        raise ValueError(f"boundaries {keys} contain a duplicate")
     if len({(b.module, b.where, b.part) for b in config.boundaries}) < len(keys):
-        raise ValueError("two boundaries at one place")
-    if not config.chosen:  # raises itself for a choice that is not among them
+        raise ValueError("two boundaries are at the same place")
+    if not config.chosen:  # `chosen` itself raises BoundaryNotFoundError for a name that is not among them
         raise ValueError("no boundary carries an RSP")
 
 
@@ -193,16 +226,16 @@ def _origin(data: dict[str, Any]) -> Origin:
 
 def _text(value: object) -> str:
     if not isinstance(value, str) or len(value) > 1000 or any(ord(c) < 32 for c in value):
-        raise ValueError(f"{str(value)[:50]!r} is no line of text")
+        raise ValueError(f"{str(value)[:50]!r} is not a line of text")
     return value
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     data = dict(pairs)
     if len(data) < len(pairs):
-        raise ValueError("a key that comes twice")
+        raise ValueError("a key is repeated")
     return data
 
 
 def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")

@@ -1,22 +1,38 @@
-"""README.md of an adapter: a card rendered from its files alone, so that the same files give the same text."""
+"""README.md of an adapter: a model card made from the adapter's files alone, so equal files give equal text."""
 
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from string import Template
-from typing import Any
+from typing import Literal
 
-import yaml
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from torch import Tensor
 
 from spear_hf.adapters.adapter_config import AdapterConfig
-from spear_hf.adapters.card_metrics import CardMetrics, CardRow, read_metrics, write_metrics
+from spear_hf.adapters.card_metrics import METRICS_NAME, CardMetrics, CardRow, read_metrics, write_metrics
 from spear_hf.adapters.serialization import WEIGHTS_NAME, read_adapter
 from spear_hf.config import SpearConfig
 from spear_hf.utils.files import write_atomically
 
 CARD_NAME = "README.md"
-_MARK = "<!-- spear-hf writes this card anew"
+_MARK = "<!-- spear-hf writes this card anew"  # removed by people who want to keep a text of their own
+_INDEX = """---
+{{ card_data }}
+---
+
+{{ mark }} when an adapter is pushed; delete this line to keep a text of your own -->
+
+# SPeaR adapters for {{ base }}
+
+{{ rows }}
+
+```python
+from spear_hf import AdapterBank, SpearModel
+
+model = SpearModel.from_pretrained(base, "{{ repo_id }}", subfolder="{{ first }}")
+bank = AdapterBank.from_pretrained(base, "{{ repo_id }}")  # all: picks what serves a stream best
+```
+"""
 _LEARNED = (
     "learning_rate",
     "steps",
@@ -30,16 +46,28 @@ _LEARNED = (
 
 
 def write_card(folder: Path, source: str | None = None, results: CardMetrics | None = None) -> Path:
-    """Write README.md (and metrics.json, where there are results) beside an adapter; a card of the user's own is kept.
+    """The path of README.md, written beside an adapter, with metrics.json if there are results.
+
+    A README.md that a person wrote is kept.
 
     Args:
-        source: how the snippet names the adapter: a folder, or a Hub id; None gives a placeholder.
-        results: None keeps those in the folder, if they are about these very weights.
+        folder: holds an adapter.
+        source: how the code in the card names the adapter: a folder, or a Hub id; None gives a placeholder.
+        results: None keeps the metrics.json in the folder if it is about these weights, and deletes it otherwise.
+
+    >>> import tempfile, timm
+    >>> from pathlib import Path
+    >>> from spear_hf import get_spear_model
+    >>> from spear_hf.adapters.card import write_card
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     saved = get_spear_model(timm.create_model("test_resnet")).save_pretrained(folder)
+    ...     write_card(saved, source="me/resnet-fog").name
+    'README.md'
     """
     if results is not None:
         write_metrics(folder, results, folder / WEIGHTS_NAME)
     elif read_metrics(folder, folder / WEIGHTS_NAME) is None:
-        (folder / "metrics.json").unlink(missing_ok=True)  # of an adapter that lay here before
+        (folder / METRICS_NAME).unlink(missing_ok=True)
     path = folder / CARD_NAME
     if path.exists() and not is_generated(path):
         return path
@@ -47,22 +75,44 @@ def write_card(folder: Path, source: str | None = None, results: CardMetrics | N
 
 
 def is_generated(path: Path) -> bool:
-    """Whether a README.md was rendered here and not written by a person."""
+    """Whether a README.md was rendered by this package, and not written by a person.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from spear_hf.adapters.card import is_generated
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "README.md")
+    ...     _ = path.write_text("# My adapter")
+    ...     is_generated(path)
+    False
+    """
     return _MARK in path.read_text(encoding="utf-8", errors="replace")
 
 
 def render_card(folder: Path, source: str | None = None, subfolder: str | None = None) -> str:
-    """The text of README.md: front matter that the Hub reads, and what a person wants to know before using it."""
+    """The text of README.md: front matter for the Hub, then what a person should know before using the adapter.
+
+    Args:
+        folder: holds an adapter, and metrics.json if its errors were measured.
+        source: how the code in the card names the adapter.
+        subfolder: where the adapter is in the repo `source`.
+
+    >>> import tempfile, timm
+    >>> from spear_hf import get_spear_model
+    >>> from spear_hf.adapters.card import render_card
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     saved = get_spear_model(timm.create_model("test_resnet")).save_pretrained(folder)
+    ...     "library_name: spear-hf" in render_card(saved, "me/resnet-fog")
+    True
+    """
     config, state = read_adapter(folder)
     results = read_metrics(folder, folder / WEIGHTS_NAME)
-    title = _title(results)
     name = source or "path/to/this/folder"
-    metadata = card_metadata(config, name, results)
-    text = Template(files("spear_hf.adapters").joinpath("card_template.md").read_text(encoding="utf-8"))
-    return text.substitute(
-        metadata=yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True),
-        base=_plain(config.base_name),
-        title=title,
+    card = ModelCard.from_template(
+        _card_data(config, name, results),
+        template_str=files("spear_hf.adapters").joinpath("card_template.md").read_text(encoding="utf-8"),
+        base=_escape(config.base_name),
+        title=_title(results),
         summary=_summary(config, state, results),
         commit=f" at commit `{config.origin.revision}`" if config.origin.revision else "",
         usage=_usage(config, name, subfolder),
@@ -74,48 +124,75 @@ def render_card(folder: Path, source: str | None = None, subfolder: str | None =
         limits=_limits(config, results),
         version=config.spear_version,
     )
+    return f"{card}\n"
 
 
 def render_index(config: AdapterConfig, repo_id: str, subfolders: Sequence[str]) -> str:
-    """README.md of a repo that holds several adapters of one base, one in each of these subfolders."""
-    metadata = yaml.safe_dump(card_metadata(config, repo_id, None), sort_keys=False, allow_unicode=True)
-    rows = "\n".join(f"- [`{_plain(name)}`]({name}/README.md)" for name in subfolders)
-    return (
-        f"---\n{metadata}---\n\n{_MARK} when an adapter is pushed; delete this line to keep a text of your own -->\n\n"
-        f"# SPeaR adapters for {_plain(config.base_name)}\n\n{rows}\n\n```python\n"
-        "from spear_hf import AdapterBank, SpearModel\n\n"
-        f'model = SpearModel.from_pretrained(base, "{repo_id}", subfolder="{subfolders[0]}")\n'
-        f'bank = AdapterBank.from_pretrained(base, "{repo_id}")  # all: picks what serves a stream best\n'
-        "```\n"
+    """The text of README.md of a repo that holds several adapters of one base, each in one of these subfolders.
+
+    >>> from spear_hf.adapters.adapter_config import AdapterConfig
+    >>> from spear_hf.adapters.card import render_index
+    >>> from spear_hf.backbones.fingerprint import Fingerprint
+    >>> from spear_hf.config import SpearConfig
+    >>> config = AdapterConfig(SpearConfig(), (), Fingerprint(0, "", ()))
+    >>> "- [`fog`](fog/README.md)" in render_index(config, "me/resnet-adapters", ["fog", "snow"])
+    True
+    """
+    card = ModelCard.from_template(
+        _card_data(config, repo_id, None),
+        template_str=_INDEX,
+        mark=_MARK,
+        base=_escape(config.base_name),
+        rows="\n".join(f"- [`{_escape(name)}`]({name}/README.md)" for name in subfolders),
+        repo_id=repo_id,
+        first=subfolders[0],
+    )
+    return f"{card}\n"
+
+
+def _card_data(config: AdapterConfig, name: str, results: CardMetrics | None) -> ModelCardData:
+    """The front matter; a base that is not a Hub id is left out, because the Hub refuses a card that names one."""
+    tags = ["spear", "test-time-adaptation", "robustness", "adapter"]
+    base = config.origin.hub_id
+    return ModelCardData(
+        library_name="spear-hf",
+        pipeline_tag="image-classification",
+        base_model=base,
+        base_model_relation=None if base is None else "adapter",
+        tags=tags + ([config.origin.library] if config.origin.library != "torch" else []),
+        metrics=None if results is None else ["error_rate"],
+        model_name=None if results is None else name,
+        eval_results=None if results is None else _eval_results(results),
     )
 
 
-def card_metadata(config: AdapterConfig, name: str, results: CardMetrics | None) -> dict[str, Any]:
-    """The front matter; a base that is no Hub id is left out, since the Hub refuses a card that names one."""
-    tags = ["spear", "test-time-adaptation", "robustness", "adapter"]
-    data: dict[str, Any] = {"library_name": "spear-hf", "pipeline_tag": "image-classification"}
-    if config.origin.hub_id is not None:
-        data |= {"base_model": config.origin.hub_id, "base_model_relation": "adapter"}
-    data["tags"] = tags + ([config.origin.library] if config.origin.library != "torch" else [])
-    if results is None:
-        return data
-    rows = [("online", row) for row in results.online] + [("frozen", row) for row in results.frozen]
-    return data | {
-        "metrics": ["error_rate"],
-        "model-index": [{"name": name, "results": [_index_row(results.dataset, kind, row) for kind, row in rows]}],
-    }
+def _eval_results(results: CardMetrics) -> list[EvalResult]:
+    """The model-index: for each domain, the error with SPeaR and that of the source on the same images."""
+    online = [result for row in results.online for result in _row_results(results.dataset, "online", row)]
+    return online + [result for row in results.frozen for result in _row_results(results.dataset, "frozen", row)]
 
 
-def _index_row(dataset: str, kind: str, row: CardRow) -> dict[str, Any]:
-    what = {"online": "while it learned", "frozen": "as saved"}[kind]
-    return {
-        "task": {"type": "image-classification"},
-        "dataset": {"name": f"{dataset}, {row.domain}, {row.n} images", "type": dataset, "config": row.domain},
-        "metrics": [
-            {"type": "error_rate", "name": f"error in % {what}", "value": round(row.after, 2)},
-            {"type": "error_rate", "name": f"error in % of the source ({kind} images)", "value": round(row.before, 2)},
-        ],
+def _row_results(dataset: str, split: Literal["online", "frozen"], row: CardRow) -> list[EvalResult]:
+    # the split keeps apart what was measured on different images of one domain: the library joins entries that have
+    # the same dataset, config and split
+    what = {"online": "while it learned", "frozen": "as saved"}[split]
+    named = {
+        f"error in % {what}": row.after,
+        f"error in % of the source ({split} images)": row.before,
     }
+    return [
+        EvalResult(
+            task_type="image-classification",
+            dataset_type=dataset,
+            dataset_name=f"{dataset}, {row.domain}, {row.n} images",
+            dataset_config=row.domain,
+            dataset_split=split,
+            metric_type="error_rate",
+            metric_name=name,
+            metric_value=round(error, 2),
+        )
+        for name, error in named.items()
+    ]
 
 
 # --- the sections -------------------------------------------------------------------------------------------------
@@ -133,7 +210,7 @@ def _summary(config: AdapterConfig, state: Mapping[str, Tensor], results: CardMe
     depths = " and ".join(b.name for b in config.chosen)
     text = (
         f"{numbers:,} numbers, a scale and a shift for each channel at {depths}, that make "
-        f"`{_plain(config.base_name)}` ({config.base_class}) answer shifted images better. They were learned online "
+        f"`{_escape(config.base_name)}` ({config.base_class}) answer shifted images better. They were learned online "
         "from unlabeled images"
     )
     seen = sum(row.n for row in results.online) if results else 0
@@ -180,7 +257,7 @@ def _table(heading: str, rows: Sequence[CardRow]) -> str:
     for row in rows:
         mixed = [] if not mixes else ["" if row.mixed is None else f"{row.mixed:.2f}"]
         cells = [f"{row.n:,}", f"{row.before:.2f}", *mixed, f"{row.after:.2f}", f"{row.before - row.after:+.2f}"]
-        lines.append(f"| {_plain(row.domain)} | {' | '.join(cells)} |")
+        lines.append(f"| {_escape(row.domain)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -192,7 +269,7 @@ def _boundaries(config: AdapterConfig, state: Mapping[str, Tensor]) -> str:
         if b.key in chosen:
             gamma, beta = (float(v.double().norm()) for v in (state[f"{b.key}.gamma"] - 1, state[f"{b.key}.beta"]))
             moved = f"| {gamma:.4f} | {beta:.4f} |"
-        lines.append(f"| {b.depth} | `{_plain(b.module)}` ({b.where}) | {b.channels} {moved}")
+        lines.append(f"| {b.depth} | `{_escape(b.module)}` ({b.where}) | {b.channels} {moved}")
     return "\n".join(lines)
 
 
@@ -218,6 +295,6 @@ def _limits(config: AdapterConfig, results: CardMetrics | None) -> str:
     return "\n".join(lines)
 
 
-def _plain(text: str) -> str:
-    """Text that cannot break out of a table cell or a code span."""
+def _escape(text: str) -> str:
+    """The text, changed so that it cannot break out of a table cell or a code span."""
     return text.replace("|", "/").replace("`", "'").replace("<", "(").replace(">", ")")

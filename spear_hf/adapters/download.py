@@ -1,7 +1,7 @@
-"""Adapters from the Hub, checked before they are believed.
+"""Download adapters from the Hub, and verify them before they are used.
 
-Sizes are checked before a download, both files are of one commit, and their content has the hash under which the server
-and the cache keep them. Errors of huggingface_hub are passed on.
+The size of a file is checked before its download, both files of an adapter are of one commit, and the content of each
+has the hash under which the server and the cache keep it. Errors of huggingface_hub are passed on.
 """
 
 import hashlib
@@ -26,10 +26,11 @@ from spear_hf.adapters.serialization import MAX_WEIGHTS_BYTES, WEIGHTS_NAME, rea
 from spear_hf.backbones.origin import is_hub_id
 from spear_hf.errors import AdapterFormatError, AdapterSaveError
 from spear_hf.utils.files import write_atomically
+from spear_hf.utils.validation import first_line
 
 Token = str | bool | None
 _LIMITS = {CONFIG_NAME: MAX_CONFIG_BYTES, WEIGHTS_NAME: MAX_WEIGHTS_BYTES}
-_PATIENCE = (0.5, 1.0, 2.0)
+_RETRY_PAUSES = (0.5, 1.0, 2.0)  # seconds
 EXTRAS = (CARD_NAME, METRICS_NAME)
 
 
@@ -38,10 +39,20 @@ def fetch(
 ) -> Path:
     """The local folder of an adapter: a folder as it is, or the cached files of a Hub repo, all of one commit.
 
-    Without a connection the cache answers, if it holds that commit whole.
+    Without a connection, the cached files are used if all of that commit are there.
+
+    Args:
+        source: a folder, or a Hub id "owner/name".
+        revision: branch, tag or commit of the repo.
+        subfolder: where the adapter is in the folder or repo.
+        token: for private repos; None takes the one that the user has stored.
+
+    >>> from spear_hf.adapters.download import fetch
+    >>> fetch("./adapters", subfolder="fog").as_posix()  # a Hub id would be downloaded
+    'adapters/fog'
 
     Raises:
-        AdapterFormatError: files that are too large, that were changed on the way, or no adapter.
+        AdapterFormatError: files that are too large or were changed on the way, or a repo without an adapter.
         RepositoryNotFoundError, GatedRepoError, RevisionNotFoundError, LocalEntryNotFoundError: huggingface_hub's own.
     """
     inside = inside_repo(subfolder)
@@ -66,7 +77,15 @@ def pull(
     subfolder: str | None = None,
     token: Token = None,
 ) -> Path:
-    """Copy an adapter, its card and its metrics from the Hub into a folder of yours.
+    """`folder`, after an adapter with its card and metrics was copied into it from the Hub.
+
+    Args:
+        repo_id, revision, subfolder, token: as for `fetch`.
+        folder: made if it is missing.
+
+    >>> from spear_hf.adapters.download import pull
+    >>> pull("me/resnet50-fog", "adapters/fog")  # doctest: +SKIP
+    PosixPath('adapters/fog')
 
     Raises:
         AdapterSaveError: a folder that holds a model's own config.json; and what `fetch` raises.
@@ -74,7 +93,7 @@ def pull(
     folder = Path(folder)
     if (folder / "config.json").exists():
         raise AdapterSaveError(
-            f"{folder} holds a model's own config.json; an adapter beside it breaks it; take another"
+            f"{folder} holds a model's own config.json, and an adapter in it would break that model; use another folder"
         )
     cached = fetch(repo_id, revision=revision, subfolder=subfolder, token=token)
     read_adapter(cached)
@@ -91,13 +110,23 @@ def pull(
 
 
 def subfolders_of(repo_id: str, revision: str | None = None, token: Token = None) -> list[str]:
-    """The subfolders of a repo that hold adapters."""
+    """The subfolders of a Hub repo that hold adapters, sorted.
+
+    >>> from spear_hf.adapters.download import subfolders_of
+    >>> subfolders_of("me/resnet50-adapters")  # doctest: +SKIP
+    ['fog/5', 'snow']
+    """
     paths = [PurePosixPath(p) for p in HfApi(token=token).list_repo_files(repo_id, revision=revision)]
     return sorted(str(path.parent) for path in paths if path.name == CONFIG_NAME and len(path.parts) > 1)
 
 
 def cached_commit(repo_id: str, revision: str | None = None) -> str | None:
-    """The commit of a model that was loaded here from the Hub, as the cache knows it; None where it does not."""
+    """The commit of a model that is in this machine's cache; None if it is not there.
+
+    >>> from spear_hf.adapters.download import cached_commit
+    >>> cached_commit("nobody/no-model-of-this-name") is None
+    True
+    """
     for name in ("config.json", "model.safetensors"):
         path = try_to_load_from_cache(repo_id, name, revision=revision or "main")
         if isinstance(path, str):
@@ -106,10 +135,12 @@ def cached_commit(repo_id: str, revision: str | None = None) -> str | None:
 
 
 def _commit(repo: str, path: str, revision: str | None, token: Token) -> str:
-    """The commit that `revision` stands for: the server's word, or the cache's where the server cannot be reached."""
+    """The commit that `revision` stands for, from the server, or from the cache if the server cannot be reached."""
     kept = try_to_load_from_cache(repo, path, revision=revision or "main")
     try:
-        metadata = _metadata(repo, path, revision, token, patience=() if isinstance(kept, str) else _PATIENCE)
+        # with a copy in the cache there is no need to wait for a busy server
+        pauses = () if isinstance(kept, str) else _RETRY_PAUSES
+        metadata = _metadata(repo, path, revision, token, pauses)
     except EntryNotFoundError as error:
         raise _no_adapter(repo, path, revision, token) from error
     except Exception as error:
@@ -118,21 +149,20 @@ def _commit(repo: str, path: str, revision: str | None, token: Token) -> str:
         if isinstance(kept, str):
             return _snapshot(Path(kept))
         raise LocalEntryNotFoundError(
-            f"{repo} (revision {revision or 'main'}) cannot be reached ({_first_line(error)}) and {path} is not in the "
+            f"{repo} (revision {revision or 'main'}) cannot be reached ({first_line(error)}) and {path} is not in the "
             "cache; connect once, or give a folder"
         ) from error
     _refuse_large(repo, path, metadata.size, MAX_CONFIG_BYTES)
-    file = hf_hub_download(
-        repo, path, revision=revision, token=token
-    )  # by its branch, so that the cache knows the branch
+    # by the branch, not by the commit: the cache then knows which commit the branch is at, for later use offline
+    file = hf_hub_download(repo, path, revision=revision, token=token)
     return _snapshot(Path(file))
 
 
 def _metadata(
-    repo: str, path: str, revision: str | None, token: Token, patience: Sequence[float] = _PATIENCE
+    repo: str, path: str, revision: str | None, token: Token, pauses: Sequence[float] = _RETRY_PAUSES
 ) -> HfFileMetadata:
-    """What the server says of a file: size, hash and commit. A busy one is asked again, after each of these seconds."""
-    for pause in (*patience, None):
+    """Size, hash and commit of a file; a busy server is asked again after each of these pauses, in seconds."""
+    for pause in (*pauses, None):
         try:
             return get_hf_file_metadata(hf_hub_url(repo, path, revision=revision), token=token)
         except HfHubHTTPError as error:
@@ -143,18 +173,14 @@ def _metadata(
 
 
 def _is_unreachable(error: Exception) -> bool:
-    """Whether the server did not answer or could not: no word about the repo, so that the cache may speak."""
+    """True if the server is unreachable or failed, so the cache may be used; False if it answered about the repo."""
     if isinstance(error, HfHubHTTPError):
         return error.response is not None and error.response.status_code >= 500
     return not isinstance(error, (EntryNotFoundError, HFValidationError))
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
 def _file(repo: str, path: str, commit: str, token: Token, limit: int) -> Path:
-    """One file of one commit, in the cache, of a size that is read and with the content that its hash promises."""
+    """The path in the cache of one file of one commit, after its size and its hash were checked."""
     if not isinstance(try_to_load_from_cache(repo, path, revision=commit), str):
         try:
             size = _metadata(repo, path, commit, token).size
@@ -162,7 +188,7 @@ def _file(repo: str, path: str, commit: str, token: Token, limit: int) -> Path:
             if not _is_unreachable(error):
                 raise
             raise LocalEntryNotFoundError(
-                f"the cache holds a part of {repo} at {commit[:12]} and lacks {path} ({_first_line(error)}); connect "
+                f"the cache holds a part of {repo} at {commit[:12]} and lacks {path} ({first_line(error)}); connect "
                 "once to complete it"
             ) from error
         _refuse_large(repo, path, size, limit)
@@ -172,28 +198,28 @@ def _file(repo: str, path: str, commit: str, token: Token, limit: int) -> Path:
         stored.unlink()
         file.unlink(missing_ok=True)
         raise AdapterFormatError(
-            f"{path} of {repo} is not what its hash {stored.name[:12]} promises: it was changed on the way or on disk; "
-            "it was removed from the cache, so the next call downloads it again"
+            f"{path} of {repo} does not have its hash {stored.name[:12]}: it was changed on the way or on disk; it was "
+            "removed from the cache, so the next call downloads it again"
         )
     return file
 
 
 def _refuse_large(repo: str, path: str, size: int | None, limit: int) -> None:
     if size is None or size > limit:
-        raise AdapterFormatError(f"{path} in {repo} has {size or 0:,} bytes, at most {limit:,} are downloaded")
+        raise AdapterFormatError(f"{path} in {repo} has {size or 0:,} bytes, and at most {limit:,} are downloaded")
 
 
 def _is_content_of(name: str, data: bytes) -> bool:
-    """Whether `data` has the hash that the cache keeps it under: sha256 for large files, git's for the others."""
+    """Whether `data` has the hash that is its file name in the cache: sha256 for large files, git's for the others."""
     if len(name) == 64:
         return hashlib.sha256(data).hexdigest() == name
     if len(name) == 40:
         return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest() == name
-    return True  # a cache without symlinks (Windows) keeps no hash
+    return True  # a cache without symlinks (Windows) does not name files by their hash
 
 
 def _no_adapter(repo: str, path: str, revision: str | None, token: Token) -> AdapterFormatError:
-    """There is no adapter at `path`; there may be some in subfolders."""
+    """The error for a repo without an adapter at `path`; it lists the adapters in subfolders."""
     inside = subfolders_of(repo, revision, token)
     hint = f"it holds the adapters {inside}: pass subfolder=" if inside else "it holds no SPeaR adapter"
     return AdapterFormatError(f"{repo} has no {path}; {hint}")
@@ -206,7 +232,15 @@ def _snapshot(path: Path) -> str:
 
 
 def inside_repo(subfolder: str | None) -> str:
-    """ "fog/5" -> "fog/5/"; a place outside the repo is refused."""
+    """The subfolder with a final slash, or "" for none.
+
+    >>> from spear_hf.adapters.download import inside_repo
+    >>> inside_repo("fog/5")
+    'fog/5/'
+
+    Raises:
+        AdapterFormatError: a path that is outside the repo.
+    """
     if not subfolder:
         return ""
     parts = PurePosixPath(subfolder).parts

@@ -1,6 +1,7 @@
-"""One adapter <-> its folder: adapter_config.json and adapter_model.safetensors, written atomically and read strictly.
+"""Save an adapter to a folder and read it back: adapter_config.json and adapter_model.safetensors.
 
-The header of the tensor file is held against the configuration before a tensor is read; no other format is read.
+Files are written atomically. The header of the tensor file is compared with the configuration before any tensor is
+read, because the files may come from a stranger; formats other than safetensors are refused.
 """
 
 import json
@@ -20,56 +21,72 @@ from spear_hf.errors import AdapterFormatError, AdapterLoadError, AdapterSaveErr
 from spear_hf.utils.files import write_atomically
 
 WEIGHTS_NAME = "adapter_model.safetensors"
-MAX_WEIGHTS_BYTES = 64_000_000  # a million channels at 15 boundaries; real adapters have a few kB
+MAX_WEIGHTS_BYTES = 64_000_000  # half a million channels at 15 boundaries; real adapters have a few kB
 MAX_HEADER_BYTES = 1_000_000
 MAX_ABS_VALUE = 1e4
 _DTYPES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
-_BY_PEFT = {"format": "pt"}  # all that a file says of itself when PEFT has written it
+_PEFT_METADATA = {"format": "pt"}  # the whole metadata of a file that PEFT wrote
 
 
 # --- writing ------------------------------------------------------------------------------------------------------
 
 
 def save_adapter(config: AdapterConfig, state: Mapping[str, Tensor], folder: str | Path) -> Path:
-    """Write one adapter into `folder`; saving twice gives equal bytes.
+    """The folder, after the two files of one adapter were written into it; saving twice gives equal bytes.
 
     Args:
-        config: what the adapter is.
+        config: the configuration of the adapter.
         state: "<boundary key>.gamma" and "<boundary key>.beta" -> (C,).
+        folder: made if it is missing.
+
+    >>> import tempfile, torch
+    >>> from spear_hf.adapters.adapter_config import AdapterConfig
+    >>> from spear_hf.adapters.serialization import read_adapter, save_adapter
+    >>> from spear_hf.backbones.fingerprint import Fingerprint
+    >>> from spear_hf.boundaries import Boundary
+    >>> from spear_hf.config import SpearConfig
+    >>> config = AdapterConfig(SpearConfig(), (Boundary(0, "stem", "conv1", channels=1),), Fingerprint(0, "", ()))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = save_adapter(config, {"0.gamma": torch.tensor([2.0]), "0.beta": torch.tensor([0.5])}, folder)
+    ...     read_adapter(folder)[1]["0.gamma"]
+    tensor([2.])
 
     Raises:
-        AdapterSaveError: a value that is not finite, or a folder that holds a model's own config.json (transformers
-            could not load that model any more); nothing is written.
+        AdapterSaveError: a value that is not finite, or a folder that holds a model's own config.json, which
+            transformers could not load any more; nothing is written.
     """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise AdapterSaveError(f"{folder} is a file; an adapter is saved into a folder")
     if (folder / "config.json").exists():
         raise AdapterSaveError(
-            f"{folder} holds a model's own config.json; an adapter beside it breaks it; take another"
+            f"{folder} holds a model's own config.json, and an adapter in it would break that model; use another folder"
         )
-    tensors = tensors_of(config, state)
+    tensors = _file_tensors(config, state)
     if len(tensors) < 2 * len(config.chosen):
-        raise AdapterSaveError("two of the boundaries are at one place of one module, which has one name for both")
+        raise AdapterSaveError(
+            "two boundaries are at the same place of one module, so their tensors would share a name; choose others"
+        )
     for key, value in tensors.items():
         if not bool(torch.isfinite(value).all()) or float(value.abs().max()) > MAX_ABS_VALUE:
             raise AdapterSaveError(
                 f"{key} is not finite or above {MAX_ABS_VALUE:g}, so the adapter is not saved; "
-                "reset_adapter() or restore(snapshot) first"
+                "call reset_adapter() or restore(snapshot) first"
             )
     write_atomically(folder / WEIGHTS_NAME, save_tensors(tensors, {"spear": config.header()}))
     write_atomically(folder / CONFIG_NAME, config.to_json())
     return folder
 
 
-def tensors_of(config: AdapterConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of the file: base_model.model.<module>.spear_gamma and .spear_beta, fp32 (C,), for each RSP."""
+def _file_tensors(config: AdapterConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of the file, fp32 (C,): base_model.model.<module>.spear_gamma and .spear_beta of each RSP."""
     names = _file_keys(config)
     return {names[key][0]: value.detach().float().cpu().contiguous() for key, value in state.items()}
 
 
-def tensor_keys(boundary: Boundary) -> tuple[str, str]:
-    """The two keys of one RSP, in the form that PEFT reads; a block's input and output may both carry one."""
+def _tensor_keys(boundary: Boundary) -> tuple[str, str]:
+    """The keys of gamma and beta of one RSP, in the form that PEFT reads."""
+    # a block may carry an RSP at its input and one at its output, so "in" is a part of the key
     where, part = "in_" if boundary.where == "in" else "", f".{boundary.part}" if boundary.part else ""
     stem = f"base_model.model.{boundary.module}.spear_{where}{{}}{part}"
     return stem.format("gamma"), stem.format("beta")
@@ -79,7 +96,7 @@ def _file_keys(config: AdapterConfig) -> dict[str, tuple[str, Boundary]]:
     """The key of a state ("0.gamma") -> its key in the file, and its boundary."""
     keys: dict[str, tuple[str, Boundary]] = {}
     for boundary in config.chosen:
-        gamma, beta = tensor_keys(boundary)
+        gamma, beta = _tensor_keys(boundary)
         keys |= {f"{boundary.key}.gamma": (gamma, boundary), f"{boundary.key}.beta": (beta, boundary)}
     return keys
 
@@ -90,8 +107,18 @@ def _file_keys(config: AdapterConfig) -> dict[str, tuple[str, Boundary]]:
 def read_adapter(folder: str | Path) -> tuple[AdapterConfig, dict[str, Tensor]]:
     """The configuration and the state ("0.gamma" -> (C,) fp32) of the adapter in `folder`.
 
+    >>> import tempfile, timm
+    >>> from spear_hf import get_spear_model
+    >>> from spear_hf.adapters.serialization import read_adapter
+    >>> model = get_spear_model(timm.create_model("test_resnet"))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     config, state = read_adapter(model.save_pretrained(folder))
+    >>> sorted(state)
+    ['0.beta', '0.gamma', '1.beta', '1.gamma']
+
     Raises:
-        AdapterFormatError, AdapterLoadError: anything that is missing, unexpected, misshapen, not finite or too large.
+        AdapterFormatError, AdapterLoadError: a file or tensor is missing, unexpected, misshapen, not finite or too
+            large.
     """
     config = read_config(folder)
     path = Path(folder) / WEIGHTS_NAME
@@ -99,11 +126,11 @@ def read_adapter(folder: str | Path) -> tuple[AdapterConfig, dict[str, Tensor]]:
     raw = _read(path)
     header = _header(raw, path)
     metadata = header.pop("__metadata__", {})
-    if not config.is_header(metadata.get("spear")) and metadata != _BY_PEFT:
-        raise AdapterFormatError(f"{path} and {CONFIG_NAME} are of different adapters; fetch or save both again")
+    if not config.matches_header(metadata.get("spear")) and metadata != _PEFT_METADATA:
+        raise AdapterFormatError(f"{path} and {CONFIG_NAME} belong to different adapters; download or save both again")
     if header.keys() != wanted.keys():
         missing, unexpected = sorted(wanted.keys() - header.keys()), sorted(header.keys() - wanted.keys())
-        raise AdapterLoadError(f"{path} lacks {missing} and has unexpected {unexpected}; fetch or save it again")
+        raise AdapterLoadError(f"{path} lacks {missing} and has unexpected {unexpected}; download or save it again")
     for key, entry in header.items():
         channels = wanted[key][1].channels
         if entry.get("shape") != [channels] or entry.get("dtype") not in _DTYPES:
@@ -113,12 +140,12 @@ def read_adapter(folder: str | Path) -> tuple[AdapterConfig, dict[str, Tensor]]:
             )
     try:
         tensors = load_tensors(raw)
-    except Exception as error:  # the library raises its own SafetensorError, which is no subclass of anything shared
-        raise AdapterFormatError(f"{path} cannot be read ({error}); fetch or save the adapter again") from error
+    except Exception as error:  # SafetensorError, whose only base class is Exception
+        raise AdapterFormatError(f"{path} cannot be read ({error}); download or save the adapter again") from error
     for key, value in tensors.items():
         if not bool(torch.isfinite(value).all()) or float(value.abs().max()) > MAX_ABS_VALUE:
             raise AdapterLoadError(
-                f"{key} holds values that are not finite or above {MAX_ABS_VALUE:g}; it is not loaded"
+                f"{key} holds values that are not finite or above {MAX_ABS_VALUE:g}; load another copy of the adapter"
             )
     return config, {wanted[key][0]: value.float() for key, value in tensors.items()}
 
@@ -130,7 +157,7 @@ def _read(path: Path) -> bytes:
         raise AdapterFormatError(f"there is no {path}; {hint}")
     size = path.stat().st_size
     if size > MAX_WEIGHTS_BYTES:
-        raise AdapterFormatError(f"{path} has {size:,} bytes, at most {MAX_WEIGHTS_BYTES:,} are read")
+        raise AdapterFormatError(f"{path} has {size:,} bytes, and at most {MAX_WEIGHTS_BYTES:,} are read")
     return path.read_bytes()
 
 
@@ -144,5 +171,5 @@ def _header(raw: bytes, path: Path) -> dict[str, Any]:
         if not isinstance(header, dict) or not all(isinstance(v, dict) for v in header.values()):
             raise ValueError("its header is not an object of objects")
     except (struct.error, ValueError, RecursionError) as error:
-        raise AdapterFormatError(f"{path} is not a safetensors file ({error}); fetch or save it again") from error
+        raise AdapterFormatError(f"{path} is not a safetensors file ({error}); download or save it again") from error
     return header

@@ -1,4 +1,4 @@
-"""Adapters to a folder and to the Hub, with their card and metrics, in one commit."""
+"""Upload an adapter, its card and its metrics to the Hub in one commit."""
 
 import tempfile
 from dataclasses import replace
@@ -28,27 +28,31 @@ def push(
     token: Token = None,
     commit_message: str | None = None,
 ) -> CommitInfo:
-    """Upload the adapter in `folder`, its card and its metrics, in one commit; nothing new makes no commit.
+    """The commit that uploaded the adapter in `folder` with its card and metrics; without changes, none is made.
 
-    The name of a base that is a path on this machine stays here.
+    If the base is named by a path on this machine, the path is not uploaded.
 
     Args:
-        repo_id: "name" or "owner/name"; made where it does not exist.
+        folder: holds the adapter.
+        repo_id: "name" or "owner/name"; made if it does not exist.
         subfolder: where in the repo, for several adapters of one base.
-        private: of a repo that is made now.
-        revision: a branch, made where it does not exist.
-        create_pr: propose the commit, also to a repo of someone else's, rather than make it.
+        private: whether a new repo is private.
+        revision: a branch, made if it does not exist.
+        create_pr: open a pull request instead of committing; works for repos of other owners too.
+        token: None takes the one that the user has stored.
+        commit_message: None makes one.
+
+    >>> from spear_hf.adapters.upload import push
+    >>> commit = push("adapters/fog", "me/resnet50-fog", private=True)  # doctest: +SKIP
 
     Raises:
-        AdapterFormatError, AdapterLoadError: a folder that could not be loaded again.
-        AdapterSaveError: the identity, which has nothing to share.
+        AdapterFormatError, AdapterLoadError: a folder that cannot be loaded as an adapter.
+        AdapterSaveError: an adapter that is the identity.
     """
     folder, inside = Path(folder), inside_repo(subfolder)
     config, state = read_adapter(folder)
     if deviations(state) == (0, 0):
-        raise AdapterSaveError(
-            f"{folder} holds the identity, which would change no answer; let it learn before it is pushed"
-        )
+        raise AdapterSaveError(f"{folder} holds the identity, which changes no prediction; adapt it before you push it")
     api = HfApi(token=token)
     if not create_pr:
         repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
@@ -66,7 +70,7 @@ def push(
         if not card.exists() or is_generated(card):
             write_atomically(card, render_card(shown, repo_id, subfolder))
         files = {f"{inside}{path.name}": path.read_bytes() for path in sorted(shown.iterdir())}
-        if subfolder and _is_ours(repo_id, None if create_pr else revision, token):
+        if subfolder and _may_replace_card(repo_id, None if create_pr else revision, token):
             names = sorted({*subfolders_of(repo_id, None if create_pr else revision, token), inside.rstrip("/")})
             files[CARD_NAME] = render_index(read_config(shown), repo_id, names).encode()
     return api.create_commit(
@@ -79,14 +83,20 @@ def push(
 
 
 def pinned(origin: Origin) -> Origin:
-    """The origin with the commit that the cache holds."""
+    """The origin with the commit that is in this machine's cache, if its name is a Hub id.
+
+    >>> from spear_hf.adapters.upload import pinned
+    >>> from spear_hf.backbones.origin import Origin
+    >>> pinned(Origin("timm", "resnet18"))
+    Origin(library='timm', name='resnet18', revision=None)
+    """
     if origin.hub_id is None:
         return origin
     return replace(origin, revision=cached_commit(origin.hub_id, origin.revision) or origin.revision)
 
 
-def _is_ours(repo_id: str, revision: str | None, token: Token) -> bool:
-    """Whether the card at the root of a repo is missing or was rendered here, so that it may be rendered anew."""
+def _may_replace_card(repo_id: str, revision: str | None, token: Token) -> bool:
+    """Whether the card at the root of a repo is missing or was rendered by this package, so it may be replaced."""
     try:
         return is_generated(Path(hf_hub_download(repo_id, CARD_NAME, revision=revision, token=token)))
     except EntryNotFoundError:

@@ -1,1 +1,1 @@
-"""Base models: how they are built, where they came from, and which one an adapter belongs to."""
+"""Base models: how to build one, where it came from, and a fingerprint that tells which one it is."""

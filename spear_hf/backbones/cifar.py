@@ -1,7 +1,7 @@
-"""The paper's two CIFAR backbones, for `timm.create_model("cifar_resnet26")` and `"cifar_resnext29_32x4d"`.
+"""The paper's two CIFAR backbones, timm's "cifar_resnet26" and "cifar_resnext29_32x4d".
 
-Importing this module registers them with timm; `load_base_model` imports it for you. There are no weights to download:
-pass a checkpoint to `load_base_model`, or load a state_dict.
+Importing this module registers them with timm; `load_base_model` imports it. There are no weights to download: pass a
+checkpoint to `load_base_model`, or load a state_dict.
 """
 
 from typing import Any
@@ -28,7 +28,13 @@ default_cfgs = generate_default_cfgs(
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut, which is a 1x1 convolution where the shape changes."""
+    """Two 3x3 convolutions and a shortcut, which is a 1x1 convolution if the shape changes.
+
+    >>> import torch
+    >>> from spear_hf.backbones.cifar import BasicBlock
+    >>> BasicBlock(8, 16, stride=2)(torch.zeros(1, 8, 32, 32)).shape
+    torch.Size([1, 16, 16, 16])
+    """
 
     def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()
@@ -48,7 +54,13 @@ class BasicBlock(nn.Module):
 
 
 class CifarResNet(nn.Module):
-    """ResNet-26 for 32x32 images: a stem of 32 channels, three stages of four blocks, widths 32, 64 and 128; 1.47 M."""
+    """ResNet-26 for 32x32 images: a stem of 32 channels, then three stages of four blocks of 32, 64 and 128 channels.
+
+    >>> import torch
+    >>> from spear_hf.backbones.cifar import CifarResNet
+    >>> CifarResNet(widths=(4, 8, 8), depth=1)(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
+    """
 
     def __init__(
         self, num_classes: int = 10, in_chans: int = 3, widths: tuple[int, ...] = (32, 64, 128), depth: int = 4
@@ -74,7 +86,13 @@ class CifarResNet(nn.Module):
 
 
 class ResNeXtBottleneck(nn.Module):
-    """1x1, grouped 3x3, 1x1, with the module names of RobustBench's AugMix checkpoints."""
+    """Convolutions 1x1, grouped 3x3 and 1x1, with the module names of RobustBench's AugMix checkpoints.
+
+    >>> import torch
+    >>> from spear_hf.backbones.cifar import ResNeXtBottleneck
+    >>> ResNeXtBottleneck(8, planes=4, cardinality=2, base_width=32, stride=2)(torch.zeros(1, 8, 16, 16)).shape
+    torch.Size([1, 16, 8, 8])
+    """
 
     def __init__(self, in_channels: int, planes: int, cardinality: int, base_width: int, stride: int) -> None:
         super().__init__()
@@ -98,7 +116,13 @@ class ResNeXtBottleneck(nn.Module):
 
 
 class CifarResNeXt(nn.Module):
-    """ResNeXt-29 4x32d of AugMix and RobustBench: a stem of 64 channels, stages of 256, 512 and 1024; 6.90 M."""
+    """ResNeXt-29 4x32d of AugMix and RobustBench: a stem of 64 channels, then stages of 256, 512 and 1024 channels.
+
+    >>> import torch
+    >>> from spear_hf.backbones.cifar import CifarResNeXt
+    >>> CifarResNeXt(cardinality=1, base_width=4)(torch.zeros(2, 3, 8, 8)).shape
+    torch.Size([2, 100])
+    """
 
     def __init__(self, num_classes: int = 100, in_chans: int = 3, cardinality: int = 4, base_width: int = 32) -> None:
         super().__init__()
@@ -124,11 +148,21 @@ class CifarResNeXt(nn.Module):
 
 @register_model
 def cifar_resnet26(pretrained: bool = False, **kwargs: Any) -> CifarResNet:
-    """The paper's ResNet-26 for CIFAR-10 (1.47 M parameters)."""
+    """The paper's ResNet-26 for CIFAR-10 (1.47 M parameters).
+
+    >>> from spear_hf.backbones.cifar import cifar_resnet26
+    >>> sum(p.numel() for p in cifar_resnet26().parameters())
+    1472554
+    """
     return build_model_with_cfg(CifarResNet, "cifar_resnet26", pretrained, **kwargs)
 
 
 @register_model
 def cifar_resnext29_32x4d(pretrained: bool = False, **kwargs: Any) -> CifarResNeXt:
-    """The paper's ResNeXt-29 4x32d for CIFAR-100 (6.90 M parameters)."""
+    """The paper's ResNeXt-29 4x32d for CIFAR-100 (6.90 M parameters).
+
+    >>> from spear_hf.backbones.cifar import cifar_resnext29_32x4d
+    >>> sum(p.numel() for p in cifar_resnext29_32x4d().parameters())
+    6900132
+    """
     return build_model_with_cfg(CifarResNeXt, "cifar_resnext29_32x4d", pretrained, **kwargs)

@@ -1,4 +1,4 @@
-"""Where a base model came from: the library that builds it, the name it goes by, and the commit."""
+"""Where a base model came from: the library that builds it, its name there, and the commit."""
 
 import re
 from dataclasses import dataclass
@@ -14,12 +14,16 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 
 @dataclass(frozen=True)
 class Origin:
-    """What it takes to build a base again.
+    """What is needed to build a base again.
 
     Args:
-        library: what builds it; "torch" for a model of the user's own.
-        name: a Hub id, a timm architecture, or a folder; None where nothing is known.
-        revision: the commit of a Hub id; None where it is not known.
+        library: the one that builds it; "torch" for a model of the user's own.
+        name: a Hub id, a timm architecture, or a folder; None if it is not known.
+        revision: the commit of a Hub id; None if it is not known.
+
+    >>> from spear_hf.backbones.origin import Origin
+    >>> Origin("timm", "timm/resnet18.a1_in1k").hub_id
+    'timm/resnet18.a1_in1k'
     """
 
     library: Library = "torch"
@@ -28,33 +32,51 @@ class Origin:
 
     @property
     def hub_id(self) -> str | None:
-        """The name, where it is a Hub id ("owner/name") and no folder on this machine."""
+        """The name if it is a Hub id ("owner/name") and not a folder on this machine, else None."""
         return self.name if self.name and is_hub_id(self.name) and not Path(self.name).exists() else None
 
     @property
     def is_private_path(self) -> bool:
-        """Whether the name is a place on this machine, which says nothing to others and is nobody's business."""
+        """Whether the name is a path on this machine, which is useless to others and may be private."""
         return bool(self.name) and (Path(str(self.name)).is_absolute() or str(self.name).startswith("~"))
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether `name` reads as owner/name."""
+    """Whether `name` has the form owner/name.
+
+    >>> from spear_hf.backbones.origin import is_hub_id
+    >>> is_hub_id("microsoft/resnet-50"), is_hub_id("./models/resnet")
+    (True, False)
+    """
     return _HUB_ID.fullmatch(name) is not None and ".." not in name and "--" not in name
 
 
 def remember_origin(model: nn.Module, origin: Origin) -> None:
-    """Note on a model that was just built where it came from; copies of the model keep the note."""
+    """Store the origin as an attribute of a model; copies of the model keep it.
+
+    >>> from torch import nn
+    >>> from spear_hf.backbones.origin import Origin, origin_of, remember_origin
+    >>> net = nn.Linear(3, 2)
+    >>> remember_origin(net, Origin("timm", "resnet18"))
+    >>> origin_of(net).name
+    'resnet18'
+    """
     model._spear_origin = origin  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]
 
 
 def origin_of(model: nn.Module) -> Origin:
-    """What `remember_origin` noted, else what transformers or timm wrote on the model.
+    """The origin that `remember_origin` stored, else the one that transformers or timm stored.
 
-    timm names the weights of a tag also where they were not loaded; the fingerprint tells whether they were.
+    timm names the weights of a tag even if they were not loaded; the fingerprint shows whether they were.
+
+    >>> import timm
+    >>> from spear_hf.backbones.origin import origin_of
+    >>> origin_of(timm.create_model("test_resnet")).library
+    'timm'
     """
-    noted = getattr(model, "_spear_origin", None)
-    if isinstance(noted, Origin):
-        return noted
+    stored = getattr(model, "_spear_origin", None)
+    if isinstance(stored, Origin):
+        return stored
     if any(kind.__module__.startswith("transformers.") for kind in type(model).__mro__):
         return Origin("transformers", getattr(model, "name_or_path", None) or None)
     cfg = getattr(model, "pretrained_cfg", None)

@@ -1,1 +1,1 @@
-"""Other libraries that can read SPeaR adapters; each is imported only when it is asked for."""
+"""Other libraries that can load SPeaR adapters; each integration is imported only when it is used."""

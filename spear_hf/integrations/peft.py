@@ -1,11 +1,11 @@
-"""PEFT reads SPeaR adapters: after `register()`, PeftModel.from_pretrained and transformers' from_pretrained load them.
+"""Load SPeaR adapters through PEFT: PeftModel.from_pretrained and transformers' from_pretrained, after `register()`.
 
     from spear_hf.integrations.peft import register
     register()
     model = PeftModel.from_pretrained(base, "me/resnet50-rsp-fog")
 
-The logits are those of SpearModel. PEFT replaces the modules it steers, and it cannot mix batch statistics, so adapters
-with alpha > 0 are refused on a base with batch norms.
+The logits are those of SpearModel. PEFT replaces the modules that it steers and cannot mix batch statistics, so an
+adapter with alpha > 0 is refused on a base with batch norms.
 """
 
 import enum
@@ -34,17 +34,23 @@ _NAMES = ("spear_gamma", "spear_beta", "spear_in_gamma", "spear_in_beta")
 
 
 def register() -> None:
-    """Make PEFT know the type SPEAR; a second call does nothing.
+    """Add the adapter type SPEAR to PEFT; a second call does nothing.
+
+    >>> from peft import PeftType
+    >>> from spear_hf.integrations.peft import register
+    >>> register()
+    >>> PeftType("SPEAR").value
+    'SPEAR'
 
     Raises:
-        AdapterFormatError: a PEFT before 0.20, through which transformers loads such an adapter without a word and
-            without an effect.
+        AdapterFormatError: PEFT is older than 0.20; transformers would load an adapter through it without an effect
+            and without an error.
     """
     found = Version(version("peft"))
     if found < OLDEST:
         raise AdapterFormatError(
-            f"peft {found} is too old, {OLDEST} is the first that loads all of a SPeaR adapter (0.19 answers as the "
-            "base and says nothing); pip install -U peft"
+            f"peft {found} is too old, {OLDEST} is the first that loads all of a SPeaR adapter (0.19 silently predicts "
+            "as the base); pip install -U peft"
         )
     if "SPEAR" not in PeftType.__members__:
         _extend(PeftType, "SPEAR")
@@ -52,7 +58,7 @@ def register() -> None:
 
 
 def _extend(kind: type[enum.Enum], name: str) -> None:
-    """A further member of a string enum: PEFT has a list of its own methods and no door for others."""
+    """Add a member to a string enum, through its private tables: PEFT lists its methods in an enum, which is closed."""
     member = str.__new__(kind, name)  # pyright: ignore[reportArgumentType, reportCallIssue]
     member._name_, member._value_ = name, name  # pyright: ignore[reportAttributeAccessIssue]
     kind._member_map_[name] = member  # pyright: ignore[reportArgumentType]
@@ -63,7 +69,13 @@ def _extend(kind: type[enum.Enum], name: str) -> None:
 
 @dataclass
 class SpearPeftConfig(PeftConfig):
-    """adapter_config.json as PEFT sees it; the fields are those that `spear_hf.adapters.adapter_config` writes."""
+    """adapter_config.json as a PeftConfig, with the fields that `spear_hf.adapters.adapter_config` writes.
+
+    >>> from spear_hf.integrations.peft import SpearPeftConfig, register
+    >>> register()
+    >>> SpearPeftConfig(base_model_class="ResNet").peft_type.value
+    'SPEAR'
+    """
 
     format_version: int = 1
     spear_version: str = "unknown"
@@ -79,22 +91,31 @@ class SpearPeftConfig(PeftConfig):
         self.peft_type = PeftType["SPEAR"]
 
     def parsed(self) -> AdapterConfig:
-        """The configuration, read as strictly as from the file."""
+        """The AdapterConfig, checked as strictly as one that is read from a file."""
         return parse_config({**asdict(self), "peft_type": "SPEAR"})
 
     @property
     def target_modules(self) -> list[str]:
-        """The modules that PEFT is to replace, by their full paths."""
+        """The full paths of the modules that PEFT replaces."""
         return sorted({boundary.module for boundary in self.parsed().chosen})
 
 
 class SpearLayer(nn.Module, BaseTunerLayer):
-    """A module of the base whose input or output is steered; it answers for the module in everything else.
+    """A module of the base whose input or output is steered; other attributes are those of the module.
 
     Args:
         base_layer: the module.
-        boundaries: the RSPs on it: one on what it takes, one on what it returns, or both.
-        device: where the parameters go.
+        boundaries: of the RSPs on it: at its input, at its output, or at both.
+        device: of the parameters.
+
+    >>> import torch
+    >>> from spear_hf.boundaries import Boundary
+    >>> from spear_hf.integrations.peft import SpearLayer
+    >>> stem = Boundary(depth=0, name="stem", module="conv1", channels=4)
+    >>> layer = SpearLayer(torch.nn.Identity(), [stem], torch.device("cpu"))
+    >>> layer.add("default", [stem], inference_mode=False)
+    >>> layer(torch.ones(1, 4, 1, 1)).flatten().tolist()
+    [1.0, 1.0, 1.0, 1.0]
     """
 
     adapter_layer_names = _NAMES
@@ -111,7 +132,7 @@ class SpearLayer(nn.Module, BaseTunerLayer):
         self.train(base_layer.training)
 
     def add(self, adapter_name: str, boundaries: Sequence[Boundary], *, inference_mode: bool) -> None:
-        """The RSPs of one adapter, at the identity."""
+        """Add the RSPs of one adapter, at the identity."""
         for boundary in boundaries:
             gamma, beta = self._parameters_of(boundary)
             gamma[adapter_name] = nn.Parameter(torch.ones(boundary.channels, device=self.device))
@@ -119,7 +140,7 @@ class SpearLayer(nn.Module, BaseTunerLayer):
         self.set_adapter(self.active_adapters, inference_mode=inference_mode)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's answer, steered by the active adapters."""
+        """The output of the module, steered by the active adapters."""
         if self.disable_adapters:
             return self.base_layer(*args, **kwargs)
         if self.into is not None:
@@ -143,7 +164,7 @@ class SpearLayer(nn.Module, BaseTunerLayer):
         return getattr(self, f"spear_{where}gamma"), getattr(self, f"spear_{where}beta")
 
     def enable_adapters(self, enabled: bool) -> None:
-        """Switch, and leave requires_grad as it is (PEFT's own unfreezes what was frozen)."""
+        """Switch the adapters on or off; requires_grad stays as it is (PEFT's own method would unfreeze parameters)."""
         self._disable_adapters = not enabled
 
     def merge(self, safe_merge: bool = False, adapter_names: list[str] | None = None) -> None:
@@ -160,7 +181,19 @@ class SpearLayer(nn.Module, BaseTunerLayer):
 
 
 class SpearPeftModel(BaseTuner):
-    """The tuner: puts a SpearLayer around each module that an adapter steers."""
+    """The tuner: it replaces each module that an adapter steers by a SpearLayer.
+
+    >>> import tempfile, timm
+    >>> from peft import PeftModel
+    >>> from spear_hf import SpearConfig, get_spear_model
+    >>> from spear_hf.integrations.peft import register
+    >>> register()
+    >>> model = get_spear_model(timm.create_model("test_vit"), SpearConfig(alpha=0.0))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = model.save_pretrained(folder)
+    ...     type(PeftModel.from_pretrained(model.unload(), folder).base_model).__name__
+    'SpearPeftModel'
+    """
 
     prefix = "spear_"
     tuner_layer_cls = SpearLayer
@@ -172,19 +205,21 @@ class SpearPeftModel(BaseTuner):
             raise AdapterFormatError("PEFT cannot steer a boundary of several tensors; use SpearModel.from_pretrained")
         if config.spear_config.alpha > 0 and any(True for _ in batch_norms(model)):
             raise AdapterFormatError(
-                f"this adapter mixes batch statistics (alpha={config.spear_config.alpha:g}), which PEFT cannot, so its "
-                "answers would be others; use SpearModel.from_pretrained, or learn an adapter with alpha=0"
+                f"this adapter mixes batch statistics (alpha={config.spear_config.alpha:g}), which PEFT cannot do: "
+                "predictions would differ; use SpearModel.from_pretrained, or learn an adapter with alpha=0"
             )
         others = [c for c in self.peft_config.values() if c is not peft_config and isinstance(c, SpearPeftConfig)]
         if not any(isinstance(module, SpearLayer) for module in model.modules()):
             is_base_of(config, model)
         elif any(other.base_model_fingerprint != peft_config.base_model_fingerprint for other in others):
-            raise BaseModelMismatchError("this adapter was learned on another base than those that are here")
+            raise BaseModelMismatchError(
+                "this adapter was learned on another base than the loaded ones; load it on a copy of its own base"
+            )
 
     @staticmethod
     def _check_target_module_exists(peft_config: PeftConfig, key: str) -> bool:
         assert isinstance(peft_config, SpearPeftConfig)
-        return key in peft_config.target_modules  # exactly: PEFT's own match would take any path that ends so
+        return key in peft_config.target_modules  # PEFT's own rule also matches longer paths that end in the key
 
     def _create_and_replace(
         self,

@@ -1,1 +1,1 @@
-"""What every room needs and none owns."""
+"""Helpers that every other package of spear_hf may use."""

@@ -1,4 +1,4 @@
-"""Write files so that a reader, or a kill, never meets half of one."""
+"""Write files so that neither a concurrent reader nor a killed process leaves or sees half of one."""
 
 import os
 import tempfile
@@ -6,7 +6,18 @@ from pathlib import Path
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> Path:
-    """Write beside the target, flush to disk, then move into place; the folder is made where it is missing."""
+    """The path, after `content` was written to it whole; missing parent folders are made.
+
+    The content goes to a temporary file in the same folder first, because `os.replace` is atomic only within one file
+    system; it is flushed to disk before the move, because a crash could otherwise leave an empty file under the final
+    name.
+
+    >>> import tempfile
+    >>> from spear_hf.utils.files import write_atomically
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     print(write_atomically(f"{folder}/new/notes.txt", "fog").read_text())
+    fog
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     data = content.encode() if isinstance(content, str) else content
@@ -16,7 +27,7 @@ def write_atomically(path: str | Path, content: str | bytes) -> Path:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
+        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes files that only their owner can read
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -25,6 +36,6 @@ def write_atomically(path: str | Path, content: str | bytes) -> Path:
 
 
 def _umask() -> int:
-    mask = os.umask(0)
+    mask = os.umask(0)  # the only way to read the mask is to set it
     os.umask(mask)
     return mask

@@ -1,4 +1,4 @@
-"""Checks of a dataclass of numbers that a user chooses, and reading one from a dictionary or JSON."""
+"""Checks of a dataclass of numbers that a user chooses, how to read one from a dictionary or JSON, and error texts."""
 
 import difflib
 import json
@@ -13,7 +13,12 @@ T = TypeVar("T")
 
 
 def check_range(owner: Any, name: str, low: float, high: float) -> None:
-    """Raise ConfigError unless the field is a finite number in [low, high]."""
+    """Raise ConfigError unless the field is a finite number in [low, high].
+
+    >>> from spear_hf import SpearConfig
+    >>> from spear_hf.utils.validation import check_range
+    >>> check_range(SpearConfig(), "alpha", 0, 1)
+    """
     value = getattr(owner, name)
     number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     if not number or not low <= value <= high:
@@ -24,7 +29,12 @@ def check_range(owner: Any, name: str, low: float, high: float) -> None:
 
 
 def check_count(owner: Any, name: str, least: int = 1, most: float = math.inf) -> None:
-    """Raise ConfigError unless the field is a whole number of at least `least` and at most `most`."""
+    """Raise ConfigError unless the field is a whole number of at least `least` and at most `most`.
+
+    >>> from spear_hf import SpearConfig
+    >>> from spear_hf.utils.validation import check_count
+    >>> check_count(SpearConfig(), "steps", least=1, most=4)
+    """
     value = getattr(owner, name)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         allowed = f"of at least {least}" if math.isinf(most) else f"from {least} to {most:g}"
@@ -39,14 +49,38 @@ def _default(owner: Any, name: str) -> Any:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The way out for a name that does not exist: "did you mean tau?", or all there are."""
+    """The end of an error about an unknown name: the most similar known name, or all known names.
+
+    >>> from spear_hf.utils.validation import nearest
+    >>> nearest("tua", ["alpha", "tau"])
+    'did you mean tau?'
+    """
     known = list(known)
     near = difflib.get_close_matches(str(name), known, n=1)
     return f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or the name of its type if there is no message.
+
+    >>> from spear_hf.utils.validation import first_line
+    >>> first_line(ValueError("not a number\\nwhile reading row 3"))
+    'not a number'
+    """
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def from_mapping(kind: type[T], data: Mapping[str, Any]) -> T:
-    """The dataclass of these fields; an unknown key raises ConfigError and names the nearest one."""
+    """The dataclass `kind` with these fields.
+
+    >>> from spear_hf import SpearConfig
+    >>> from spear_hf.utils.validation import from_mapping
+    >>> from_mapping(SpearConfig, {"tau": 0.1}).tau
+    0.1
+
+    Raises:
+        ConfigError: an unknown field; the message names the most similar one.
+    """
     known = [f.name for f in fields(kind)]  # pyright: ignore[reportArgumentType]
     for key in data:
         if key not in known:
@@ -55,16 +89,30 @@ def from_mapping(kind: type[T], data: Mapping[str, Any]) -> T:
 
 
 def json_object(kind: type[Any], text: str) -> dict[str, Any]:
-    """The object in a JSON text that is to become `kind`; ConfigError where there is none."""
+    """The JSON object in `text`; `kind` is the class that an error names.
+
+    >>> from spear_hf import SpearConfig
+    >>> from spear_hf.utils.validation import json_object
+    >>> json_object(SpearConfig, '{"tau": 0.1}')
+    {'tau': 0.1}
+
+    Raises:
+        ConfigError: text that is not JSON, or a JSON value that is not an object.
+    """
     try:
         data = json.loads(text)
-    except (ValueError, RecursionError) as error:  # ValueError also where a number has too many digits
+    except (ValueError, RecursionError) as error:  # Python also raises ValueError for a number of too many digits
         raise ConfigError(f"not JSON ({error}); {kind.__name__}.to_json() shows the form") from error
     if not isinstance(data, dict):
-        raise ConfigError(f"a JSON {type(data).__name__} is not a {kind.__name__}; an object with its fields is")
+        raise ConfigError(f"a JSON {type(data).__name__} is not a {kind.__name__}; give an object with its fields")
     return data
 
 
 def stable_json(data: Mapping[str, Any]) -> str:
-    """The same values always give the same text: sorted keys, two spaces, a final newline."""
+    """JSON text that is the same for equal values: sorted keys, two spaces, a final newline.
+
+    >>> from spear_hf.utils.validation import stable_json
+    >>> stable_json({"tau": 0.1, "alpha": 0.5}) == stable_json({"alpha": 0.5, "tau": 0.1})
+    True
+    """
     return json.dumps(data, indent=2, sort_keys=True) + "\n"

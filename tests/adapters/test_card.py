@@ -115,7 +115,7 @@ def test_metrics_of_another_form_are_refused(model: SpearModel, tmp_path: Path) 
     (folder / "metrics.json").write_text('{"weights_sha256": 1, "online": 3}')
     render_card(folder)  # of other weights: not looked at
     (folder / "metrics.json").write_text("[]")
-    with pytest.raises(AdapterFormatError, match="another form"):
+    with pytest.raises(AdapterFormatError, match="invalid entry"):
         render_card(folder)
 
 

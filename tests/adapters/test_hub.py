@@ -158,7 +158,7 @@ def test_tampered_bytes_are_refused_and_fetched_again(hub: LoopbackHub, model: S
     model.push_to_hub(REPO)
     flip = Fault(rf"GET .*{WEIGHTS}", times=1, change=lambda data: data[:-1] + bytes([data[-1] ^ 1]))
     hub.faults.append(flip)
-    with pytest.raises(AdapterFormatError, match="not what its hash"):
+    with pytest.raises(AdapterFormatError, match="does not have its hash"):
         fetch(REPO)
     assert fetch(REPO).is_dir()
 

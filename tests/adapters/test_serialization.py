@@ -143,7 +143,7 @@ def test_a_truncated_tensor_file_is_refused(net: nn.Module, saved: Path) -> None
 def test_weights_and_configuration_of_different_adapters_are_refused(net: nn.Module, saved: Path) -> None:
     config = json.loads((saved / CONFIG).read_text())
     rewrite(saved, spear_config={**config["spear_config"], "alpha": 0.25})
-    with pytest.raises(AdapterFormatError, match="of different adapters"):
+    with pytest.raises(AdapterFormatError, match="to different adapters"):
         SpearModel.from_pretrained(net, saved)
 
 
@@ -153,8 +153,8 @@ def test_weights_and_configuration_of_different_adapters_are_refused(net: nn.Mod
         ({"peft_type": "LORA"}, "peft_type 'LORA'"),
         ({"format_version": 99}, "upgrade"),
         ({"spear_config": {"nonsense": 1}}, "no field 'nonsense'"),
-        ({"boundaries": [{"depth": 0, "hook": "os.system"}]}, "another form"),
-        ({"base_model_fingerprint": {}}, "another form"),
+        ({"boundaries": [{"depth": 0, "hook": "os.system"}]}, "invalid entry"),
+        ({"base_model_fingerprint": {}}, "invalid entry"),
     ],
 )
 def test_a_configuration_that_does_not_fit_is_refused(net: nn.Module, saved: Path, changes: dict, message: str) -> None:
