@@ -1,10 +1,14 @@
-"""What tests share: small real models, streams and batches, made from a seed."""
+"""What tests share: small real models, streams and batches, made from a seed, and the command in this process."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
+import typer
 from torch import Tensor, nn
+from typer.testing import CliRunner
 
 from spear_hf import Spear, SpearConfig, get_spear_model
 from spear_hf.baselines.learned import ParameterSet
@@ -136,3 +140,25 @@ def batch_of(
     images = torch.zeros(len(logits), 3, 8, 8) if x is None else x
     learned = learned or ParameterSet([nn.Parameter(torch.zeros(1))])
     return Batch(images, logits, forward or (lambda _: logits), learned, whole or len(logits), logits.detach())
+
+
+def invoked(app: typer.Typer, *words: str | Path) -> Any:
+    """The result of a command line in this process: exit_code, stdout, stderr; an unexpected exception is raised."""
+    result = CliRunner(env={"COLUMNS": "120"}).invoke(app, [str(word) for word in words])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def spear_hf(*words: str | Path) -> Any:
+    """The result of `spear-hf WORDS` in this process."""
+    from spear_hf.cli import app
+
+    return invoked(app, *words)
+
+
+def printed(*words: str | Path) -> Any:
+    """What `spear-hf WORDS --json` prints."""
+    done = spear_hf(*words, "--json")
+    assert done.exit_code == 0, done.stderr
+    return json.loads(done.stdout)

@@ -1,25 +1,51 @@
-"""The spear-hf command: a thin layer over the functions of the package, a file for each command.
+"""The spear-hf command: a thin layer over the functions of the package.
 
-A command's module imports what is heavy when the command runs, so that `spear-hf --help` stays quick.
+app.py holds the application and its exit codes, options.py the run options that the examples share, and expand.py turns
+a dataclass into options. The other files hold the commands. A command imports torch and other heavy libraries when it
+runs, so that `spear-hf --help` is quick.
 """
 
-from spear_hf.cli import adapt, bank, boundaries, compare, corrupt, eval, pull, push, report
-from spear_hf.cli.app import app
+from spear_hf.cli.adapt import adapt, evaluate
+from spear_hf.cli.app import app, help_of, numbers, script
+from spear_hf.cli.compare import ComparisonOptions, compare
+from spear_hf.cli.expand import expanded
+from spear_hf.cli.hub import bank, pull, push
+from spear_hf.cli.look import boundaries, corrupt, report
+from spear_hf.cli.options import ImageOptions, ResumableRunOptions, RunOptions, WeightOptions, about
 
-app.command()(adapt.adapt)
-app.command("eval")(eval.evaluate)
-for command in (
-    compare.compare,
-    boundaries.boundaries,
-    corrupt.corrupt,
-    push.push,
-    pull.pull,
-    bank.bank,
-    report.report,
-):
-    app.command()(command)
+__all__ = [
+    "ComparisonOptions",
+    "ImageOptions",
+    "ResumableRunOptions",
+    "RunOptions",
+    "WeightOptions",
+    "about",
+    "app",
+    "expanded",
+    "main",
+    "numbers",
+    "script",
+]
+
+for name, command in {
+    "adapt": adapt,
+    "eval": evaluate,
+    "compare": compare,
+    "report": report,
+    "boundaries": boundaries,
+    "corrupt": corrupt,
+    "bank": bank,
+    "push": push,
+    "pull": pull,
+}.items():
+    app.command(name, help=help_of(command.__doc__))(command)
 
 
 def main() -> None:
-    """The console script; `spear_hf.cli.app` says what the exit codes mean."""
+    """Run the command; `spear_hf.cli.app` explains the exit codes.
+
+    >>> from typer.testing import CliRunner
+    >>> CliRunner().invoke(app, ["--help"]).exit_code
+    0
+    """
     app()

@@ -1,4 +1,4 @@
-"""python -m spear_hf.cli, as `accelerate launch` and `torchrun` start it."""
+"""python -m spear_hf.cli, for `accelerate launch -m` and `torchrun -m`."""
 
 from spear_hf.cli import main
 

@@ -1,4 +1,4 @@
-"""spear-hf adapt, eval and report on the embedded model and images, as a user runs them."""
+"""spear-hf adapt, eval and compare on the embedded model and images; two tests run the real command."""
 
 import json
 import os
@@ -10,13 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from typer.testing import CliRunner
 
-from spear_hf.cli import app
-from spear_hf.cli.options import expanded
-from spear_hf.config import SpearConfig
 from spear_hf.evaluation.run import read_run, read_steps
+from tests.builders import printed, spear_hf
 from tests.conftest import EMBEDDED, ROOT
 
 MODEL, IMAGES = str(EMBEDDED / "resnet"), str(EMBEDDED / "test.parquet")
@@ -24,25 +20,23 @@ SMALL = ("--preset", "cifar", "--limit", "64", "--batch-size", "32", "--cpu")
 OFFLINE = os.environ | {"HF_HUB_OFFLINE": "1", "COLUMNS": "120"}
 
 
-def command(name: str, output: Path, *words: str) -> list[str]:
-    return [sys.executable, "-m", "spear_hf.cli", name, MODEL, IMAGES, *SMALL, "--output", str(output), *words]
+def words_of(name: str, output: Path, *words: str) -> list[str]:
+    return [name, MODEL, IMAGES, *SMALL, "--output", str(output), *words]
 
 
-def run(name: str, output: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(name, output, *words), capture_output=True, text=True, check=False, env=OFFLINE)
+def run(name: str, output: Path, *words: str) -> Any:
+    return spear_hf(*words_of(name, output, *words))
 
 
-def printed(name: str, output: Path, *words: str) -> dict[str, Any]:
-    done = run(name, output, *words, "--json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+def process(name: str, output: Path, *words: str) -> list[str]:
+    return [sys.executable, "-m", "spear_hf.cli", *words_of(name, output, *words)]
 
 
-@pytest.mark.slow
 def test_adapt_leaves_a_run_and_its_adapters_answer_frozen(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     words = ("--corruptions", "fog,contrast", "--tau", "0.1", "--clean-images", "32", "--guard")
-    words += ("--log-with", "tensorboard")
-    found = printed("adapt", tmp_path / "run", *words)
+    found = printed(*words_of("adapt", tmp_path / "run", *words, "--log-with", "tensorboard"))
     kept = read_run(tmp_path / "run")
     assert found["mean_error"] == kept.report.to_dict()["mean_error"]
     assert found["mean_error"]["SPeaR"] < found["mean_error"]["source"]
@@ -50,14 +44,9 @@ def test_adapt_leaves_a_run_and_its_adapters_answer_frozen(tmp_path: Path) -> No
     assert kept.report.provenance["class_names"][1] == "Trouser"
     assert kept.clean is not None
     assert [(row.domain, row.n) for row in kept.clean.rows] == [("fog/5", 32), ("contrast/5", 32)]
-    frozen = printed("eval", tmp_path / "eval", "--corruptions", "fog", "--adapter", found["adapters"][0])
+    frozen = printed(*words_of("eval", tmp_path / "eval", "--corruptions", "fog", "--adapter", found["adapters"][0]))
     assert frozen["methods"] == ["source", "fog-5"]
     assert frozen["rows"][0]["error"]["source"] == found["rows"][0]["error"]["source"]
-    done = subprocess.run(
-        [sys.executable, "-m", "spear_hf.cli", "report", str(tmp_path / "run")], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert 'id="clean_accuracy"' in (tmp_path / "run" / "report.html").read_text()
     events = EventAccumulator(str(tmp_path / "run" / "spear_hf")).Reload()
     assert [event.step for event in events.Scalars("error/SPeaR")] == [0, 1, 2, 3]
 
@@ -65,25 +54,24 @@ def test_adapt_leaves_a_run_and_its_adapters_answer_frozen(tmp_path: Path) -> No
 @pytest.mark.slow
 def test_an_interrupted_run_goes_on_and_ends_as_one_that_was_not(tmp_path: Path) -> None:
     words = ("--corruptions", "fog,contrast", "--limit", "192", "--batch-size", "8", "--save-every", "4")
-    assert run("adapt", tmp_path / "whole", *words).returncode == 0
-    process = subprocess.Popen(
-        command("adapt", tmp_path / "cut", *words),
+    assert run("adapt", tmp_path / "whole", *words).exit_code == 0
+    cut = subprocess.Popen(
+        process("adapt", tmp_path / "cut", *words),
         env=OFFLINE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which a shell in the background ignores
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
     )
     while not (tmp_path / "cut" / "checkpoint" / "step-00000012").is_dir():
-        assert process.poll() is None
+        assert cut.poll() is None
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 130, errors
-    assert "the same command goes on from there, --fresh begins anew" in errors
-    done = len(read_steps(tmp_path / "cut" / "steps.jsonl"))
-    assert 12 <= done < 48
+    cut.send_signal(signal.SIGINT)
+    _, errors = cut.communicate(timeout=120)
+    assert cut.returncode == 130, errors
+    assert "the same command continues there, --fresh starts again" in errors
+    assert 12 <= len(read_steps(tmp_path / "cut" / "steps.jsonl")) < 48
     assert not (tmp_path / "cut" / "report.json").exists()
-    assert run("adapt", tmp_path / "cut", *words).returncode == 0
+    assert run("adapt", tmp_path / "cut", *words).exit_code == 0
     for name in ("steps.jsonl", "adapters/fog-5/adapter_model.safetensors", "adapters/contrast-5/README.md"):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     assert read_run(tmp_path / "cut").report.rows == read_run(tmp_path / "whole").report.rows
@@ -92,9 +80,9 @@ def test_an_interrupted_run_goes_on_and_ends_as_one_that_was_not(tmp_path: Path)
 @pytest.mark.slow
 def test_two_processes_leave_what_one_leaves(tmp_path: Path) -> None:
     words = ("--corruptions", "fog,contrast", "--protocol", "continual", "--clean-images", "64")
-    assert run("adapt", tmp_path / "one", *words).returncode == 0
+    assert run("adapt", tmp_path / "one", *words).exit_code == 0
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
-    done = subprocess.run(launch + command("adapt", tmp_path / "two", *words)[1:], capture_output=True, text=True)
+    done = subprocess.run(launch + process("adapt", tmp_path / "two", *words)[1:], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     one, two = read_run(tmp_path / "one"), read_run(tmp_path / "two")
     assert [(r.batch, r.n, r.wrong, r.answers, r.labels) for r in one.steps] == [
@@ -106,20 +94,18 @@ def test_two_processes_leave_what_one_leaves(tmp_path: Path) -> None:
     assert len(list((tmp_path / "two" / "adapters").iterdir())) == 2
 
 
-@pytest.mark.slow
 def test_a_folder_of_another_run_is_refused_unless_begun_anew(tmp_path: Path) -> None:
-    words = ("--corruptions", "fog", "--limit", "32")
-    assert run("eval", tmp_path, *words).returncode == 0
+    words = ("--corruptions", "fog", "--limit", "8", "--batch-size", "8")
+    assert run("eval", tmp_path, *words).exit_code == 0
     adapter = ("--adapter", str(ROOT / "hub_cards" / "resnet-fog"))
     done = run("eval", tmp_path, *words, *adapter)
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert "is of another run (['method resnet-fog'] are in only one of them)" in done.stderr
-    assert done.stderr.strip().endswith("or begin anew with --fresh")
-    assert run("eval", tmp_path, *words, *adapter, "--fresh").returncode == 0
+    assert done.stderr.strip().endswith("or start again with --fresh")
+    assert run("eval", tmp_path, *words, *adapter, "--fresh").exit_code == 0
     assert read_run(tmp_path).report.methods == ["source", "resnet-fog"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -132,35 +118,29 @@ def test_bad_input_is_one_line_and_exit_code_2_and_nothing_is_written(
     tmp_path: Path, words: tuple[str, ...], message: str
 ) -> None:
     done = run("adapt", tmp_path / "run", *words)
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.strip().splitlines()[-1].startswith(message)
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
-def test_compare_keeps_finished_methods(tmp_path: Path) -> None:
-    settings = tmp_path / "settings.json"
-    settings.write_text('{"gentle": {"method": "spear", "learning_rate": 0.01}}')
-    words = (
-        "--corruptions",
-        "fog",
-        "--methods",
-        "source,gentle",
-        "--settings",
-        str(settings),
-        "--batch-sizes",
-        "16,32",
-    )
-    found = printed("compare", tmp_path / "run", *words)
+@pytest.mark.parametrize("cache", [(), ("--cache", "kept")])
+def test_compare_keeps_finished_methods(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("settings.json").write_text('{"gentle": {"method": "spear", "learning_rate": 0.01}}')
+    words = ("--methods", "source,gentle", "--settings", "settings.json", "--batch-sizes", "4,8", "--limit", "8")
+    words = words_of("compare", tmp_path / "run", "--corruptions", "fog", *words, *cache)
+    found = printed(*words)
     assert [(cell["label"], cell["batch_size"]) for cell in found["cells"]] == [
-        ("source", 16),
-        ("gentle", 16),
-        ("source", 32),
-        ("gentle", 32),
+        ("source", 4),
+        ("gentle", 4),
+        ("source", 8),
+        ("gentle", 8),
     ]
     assert json.loads((tmp_path / "run" / "comparison.json").read_text())["cells"] == found["cells"]
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "cells").rglob("*")}
-    assert run("compare", tmp_path / "run", *words).returncode == 0
+    assert spear_hf(*words).exit_code == 0
     assert before == {path: path.stat().st_mtime_ns for path in before}
 
 
@@ -173,19 +153,7 @@ def test_compare_keeps_finished_methods(tmp_path: Path) -> None:
     ],
 )
 def test_compare_refuses_what_it_does_not_know(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
-    done = CliRunner().invoke(app, command("compare", tmp_path / "run", *words)[3:])
+    done = run("compare", tmp_path / "run", *words)
     assert done.exit_code == 2
     assert message in " ".join(done.stderr.split())
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_dataclass_is_an_option_for_each_field() -> None:
-    seen: list[SpearConfig] = []
-
-    @expanded
-    def command(name: str, config: SpearConfig) -> None:
-        seen.append(config)
-
-    values = SpearConfig().to_dict() | {"boundaries": "0,2", "tau": 0.3}
-    command(name="x", **values)
-    assert seen == [SpearConfig(boundaries=(0, 2), tau=0.3)]
