@@ -25,18 +25,19 @@
 
 The second base class is what a user of torch, PEFT or the Hub would already catch. A message has three parts: the value
 that came, what is allowed, and the way out. Nothing is changed when one of these errors is raised.
-
->>> from spear_hf import SpearConfig, SpearError
->>> try:
-...     SpearConfig(alpha=2)
-... except SpearError as error:
-...     print(error)
-alpha=2 is not allowed; alpha is a number in [0, 1]; the default is 0.35
 """
 
 
 class SpearError(Exception):
-    """The base class of every error that this package raises on purpose."""
+    """The base class of every error that this package raises on purpose.
+
+    >>> from spear_hf import SpearConfig, SpearError
+    >>> try:
+    ...     SpearConfig(alpha=2)
+    ... except SpearError as error:
+    ...     print(error)
+    alpha=2 is not allowed; alpha is a number in [0, 1]; the default is 0.35
+    """
 
 
 class ConfigError(SpearError, ValueError):

@@ -1,5 +1,6 @@
 """The adapters in hub_cards are what would be pushed, and do what their cards say."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,12 @@ def test_a_card_is_rendered_from_its_files(at_root: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_an_adapter_builds_its_base_and_moves_its_answers(at_root: Path, name: str) -> None:
-    assert AutoSpearModel.from_pretrained(at_root / name).verify() > 0.1
+    model, card = AutoSpearModel.from_pretrained(at_root / name), (at_root / name / "README.md").read_text()
+    assert f"({type(model.base_model).__name__}) answer shifted images better" in card
+    assert model.verify() > 0.1
+    for depth, (rsp,) in model.rsps().items():
+        gamma, beta = (rsp.gamma - 1).norm(), rsp.beta.norm()
+        assert re.search(rf"^\| {depth} \| .* \| {rsp.channels} \| {gamma:.4f} \| {beta:.4f} \|$", card, re.MULTILINE)
 
 
 @pytest.mark.slow

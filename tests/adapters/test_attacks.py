@@ -10,24 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spear_hf import SpearConfig, get_spear_model
 from spear_hf.errors import AdapterError, AdapterFormatError, AdapterLoadError, BaseModelMismatchError, SpearError
 from spear_hf.steering.model import SpearModel
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 GAMMA = "base_model.model.stem.2.spear_gamma"
-
-
-@pytest.fixture
-def saved(net: nn.Module, tmp_path: Path) -> Path:
-    """A folder with a learned adapter of `net`, which is unloaded again."""
-    model = get_spear_model(net, SpearConfig(boundaries=(0, 2), alpha=0.0))
-    with torch.no_grad():
-        for parameter in model.adapter_parameters():
-            parameter.add_(0.1)
-    folder = model.save_pretrained(tmp_path / "fog")
-    model.unload()
-    return folder
 
 
 def reconfigure(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:

@@ -2,11 +2,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from huggingface_hub import ModelCard
-from torch import nn
 
-from spear_hf import SpearConfig, get_spear_model
 from spear_hf.adapters.card import render_card
 from spear_hf.adapters.card_metrics import CardMetrics, CardRow
 from spear_hf.backbones.origin import Origin
@@ -22,15 +19,6 @@ RESULTS = CardMetrics(
     batch_size=64,
     seed=3,
 )
-
-
-@pytest.fixture
-def model(net: nn.Module) -> SpearModel:
-    steered = get_spear_model(net, SpearConfig(boundaries=(0, 2), alpha=0.5))
-    with torch.no_grad():
-        for parameter in steered.adapter_parameters():
-            parameter.add_(0.1)
-    return steered
 
 
 def test_a_card_says_what_it_is_for_and_what_it_changed(model: SpearModel, tmp_path: Path) -> None:

@@ -17,15 +17,25 @@ from hypothesis.extra import numpy as st_np
 from PIL import Image
 from torch import nn
 
-from spear_hf import GuardPolicy, SpearConfig, corrupt, get_spear_model
+from spear_hf import GuardPolicy, SpearConfig, corrupt
 from spear_hf.data.corruptions import CORRUPTIONS
 from spear_hf.data.decode import decode_rgb
 from spear_hf.data.labels import match_classes
-from spear_hf.errors import SpearError
+from spear_hf.errors import AdapterFormatError, SpearError
 from spear_hf.steering.model import SpearModel
-from tests.builders import TinyNet
 
-FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW_AND_MANY = pytest.mark.parametrize("examples", [10, pytest.param(300, marks=pytest.mark.slow)])
+
+
+def fuzz(examples: int, **strategies: Any) -> Callable[[Callable[..., None]], None]:
+    """Run the decorated check at once, on this many examples."""
+
+    def run(check: Callable[..., None]) -> None:
+        few = settings(max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+        few(given(**strategies)(check))()
+
+    return run
+
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
@@ -35,6 +45,7 @@ JSON = st.recursive(
 EDIT = st.tuples(
     st.sampled_from(["flip", "cut", "insert", "repeat"]), st.floats(0, 1), st.binary(min_size=1, max_size=9)
 )
+EDITS = st.lists(EDIT, min_size=1, max_size=3)
 
 
 def mutated(raw: bytes, edits: list[tuple[str, float, bytes]]) -> bytes:
@@ -60,20 +71,6 @@ def unless_refused(act: Callable[[], Any]) -> Any:
         return None
 
 
-@pytest.fixture(scope="module")
-def saved() -> Any:
-    """A base, and the folder of an adapter that was learned on it."""
-    torch.manual_seed(0)
-    net = TinyNet().eval()
-    model = get_spear_model(net, SpearConfig(boundaries=(0, 2), alpha=0.0))
-    with torch.no_grad():
-        for parameter in model.adapter_parameters():
-            parameter.add_(0.1)
-    with tempfile.TemporaryDirectory() as folder:
-        model.save_pretrained(Path(folder) / "fog")
-        yield model.unload(), Path(folder) / "fog"
-
-
 def assert_loads_or_is_refused(net: nn.Module, folder: Path) -> None:
     before = {k: v.clone() for k, v in net.state_dict().items()}
     model = unless_refused(lambda: SpearModel.from_pretrained(net, folder))
@@ -85,50 +82,58 @@ def assert_loads_or_is_refused(net: nn.Module, folder: Path) -> None:
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in net.modules())
 
 
+def copied(folder: Path, temporary: str) -> Path:
+    return Path(shutil.copytree(folder, Path(temporary) / "fog"))
+
+
+@FEW_AND_MANY
 @pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
-@FEW
-@given(edits=st.lists(EDIT, min_size=1, max_size=3))
-def test_bytes_of_an_adapter_that_were_changed(saved: Any, name: str, edits: list[tuple[str, float, bytes]]) -> None:
-    net, folder = saved
-    with tempfile.TemporaryDirectory() as temporary:
-        own = Path(shutil.copytree(folder, Path(temporary) / "fog"))
-        (own / name).write_bytes(mutated((own / name).read_bytes(), edits))
-        assert_loads_or_is_refused(net, own)
+def test_bytes_of_an_adapter_that_were_changed(net: nn.Module, saved: Path, name: str, examples: int) -> None:
+    @fuzz(examples, edits=EDITS)
+    def check(edits: list[tuple[str, float, bytes]]) -> None:
+        with tempfile.TemporaryDirectory() as temporary:
+            own = copied(saved, temporary)
+            (own / name).write_bytes(mutated((own / name).read_bytes(), edits))
+            assert_loads_or_is_refused(net, own)
 
 
-@FEW
-@given(data=st.data())
-def test_values_of_an_adapters_configuration_that_were_changed(saved: Any, data: st.DataObject) -> None:
+@FEW_AND_MANY
+def test_values_of_an_adapters_configuration_that_were_changed(net: nn.Module, saved: Path, examples: int) -> None:
     """The file stays JSON: any one of its values, at any depth, becomes something else."""
-    net, folder = saved
-    config = json.loads((folder / "adapter_config.json").read_text())
-    place: Any = config
-    key = data.draw(st.sampled_from(sorted(config)))
-    while isinstance(place[key], (dict, list)) and place[key] and data.draw(st.booleans()):
-        place = place[key]
-        key = data.draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
-    place[key] = data.draw(JSON)
-    with tempfile.TemporaryDirectory() as temporary:
-        own = Path(shutil.copytree(folder, Path(temporary) / "fog"))
-        (own / "adapter_config.json").write_text(json.dumps(config))
-        assert_loads_or_is_refused(net, own)
+
+    @fuzz(examples, data=st.data())
+    def check(data: st.DataObject) -> None:
+        config = json.loads((saved / "adapter_config.json").read_text())
+        place: Any = config
+        key = data.draw(st.sampled_from(sorted(config)))
+        while isinstance(place[key], (dict, list)) and place[key] and data.draw(st.booleans()):
+            place = place[key]
+            key = data.draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
+        place[key] = data.draw(JSON)
+        with tempfile.TemporaryDirectory() as temporary:
+            own = copied(saved, temporary)
+            (own / "adapter_config.json").write_text(json.dumps(config))
+            assert_loads_or_is_refused(net, own)
 
 
+@FEW_AND_MANY
 @pytest.mark.parametrize("kind", [SpearConfig, GuardPolicy])
-@settings(max_examples=300, deadline=None)
-@given(data=st.data())
-def test_a_configuration_of_any_values(kind: Any, data: st.DataObject) -> None:
+def test_a_configuration_of_any_values(kind: Any, examples: int) -> None:
     names = st.sampled_from(sorted(kind().to_dict())) | st.text(max_size=9)
-    values = data.draw(st.dictionaries(names, JSON, max_size=4))
-    config = unless_refused(lambda: kind.from_dict(values))
-    assert config is None or kind.from_json(config.to_json()) == config
+
+    @fuzz(examples, values=st.dictionaries(names, JSON, max_size=4))
+    def check(values: dict[str, Any]) -> None:
+        config = unless_refused(lambda: kind.from_dict(values))
+        assert config is None or kind.from_json(config.to_json()) == config
 
 
+@FEW_AND_MANY
 @pytest.mark.parametrize("kind", [SpearConfig, GuardPolicy])
-@settings(max_examples=200, deadline=None)
-@given(text=st.text(max_size=60) | JSON.map(json.dumps))
-def test_a_configuration_of_any_text(kind: Any, text: str) -> None:
-    unless_refused(lambda: kind.from_json(text))
+def test_a_configuration_of_any_text(kind: Any, examples: int) -> None:
+    @fuzz(examples, text=st.text(max_size=60) | JSON.map(json.dumps))
+    def check(text: str) -> None:
+        config = unless_refused(lambda: kind.from_json(text))
+        assert config is None or isinstance(config, kind)
 
 
 @pytest.mark.parametrize("kind", [SpearConfig, GuardPolicy])
@@ -138,11 +143,10 @@ def test_a_text_that_is_made_to_hurt_is_refused(kind: Any, text: str) -> None:
         kind.from_json(text)
 
 
-def test_a_number_of_ten_thousand_digits_is_no_configuration_of_an_adapter(saved: Any, tmp_path: Path) -> None:
-    net, folder = saved
-    own = Path(shutil.copytree(folder, tmp_path / "fog"))
-    (own / "adapter_config.json").write_text('{"peft_type": ' + "9" * 10_000 + "}")
-    assert_loads_or_is_refused(net, own)
+def test_a_number_of_ten_thousand_digits_is_no_configuration_of_an_adapter(net: nn.Module, saved: Path) -> None:
+    (saved / "adapter_config.json").write_text('{"peft_type": ' + "9" * 10_000 + "}")
+    with pytest.raises(AdapterFormatError, match="is not JSON"):
+        SpearModel.from_pretrained(net, saved)
 
 
 ARRAYS = st_np.arrays(
@@ -153,45 +157,47 @@ ARRAYS = st_np.arrays(
 )
 
 
-@FEW
-@given(
-    image=ARRAYS,
-    name=st.sampled_from([*CORRUPTIONS, "fogg", ""]),
-    severity=st.sampled_from([0, 0.5, 1, 3.3, 5, 6, -1, float("nan"), float("inf"), 1e-300]),
-)
-def test_any_array_is_corrupted_or_refused(image: np.ndarray, name: str, severity: float) -> None:
-    before = image.copy()
-    found = unless_refused(lambda: corrupt(image, name, severity, np.random.default_rng(0), preset="cifar"))
-    assert found is None or (found.dtype, found.shape) == (np.uint8, image.shape)
-    np.testing.assert_array_equal(image, before)
+@FEW_AND_MANY
+def test_any_array_is_corrupted_or_refused(examples: int) -> None:
+    names = st.sampled_from([*CORRUPTIONS, "fogg", ""])
+    severities = st.sampled_from([0, 0.5, 1, 3.3, 5, 6, -1, float("nan"), float("inf"), 1e-300])
+
+    @fuzz(examples, image=ARRAYS, name=names, severity=severities)
+    def check(image: np.ndarray, name: str, severity: float) -> None:
+        before = image.copy()
+        found = unless_refused(lambda: corrupt(image, name, severity, np.random.default_rng(0), preset="cifar"))
+        assert found is None or (found.dtype, found.shape) == (np.uint8, image.shape)
+        np.testing.assert_array_equal(image, before)
 
 
-@FEW
-@given(image=ARRAYS)
-def test_any_array_is_decoded_or_refused(image: np.ndarray) -> None:
-    found = unless_refused(lambda: decode_rgb(image, lambda: "row 3"))
-    assert found is None or (found.dtype, found.ndim, found.shape[2]) == (np.uint8, 3, 3)
+@FEW_AND_MANY
+def test_any_array_is_decoded_or_refused(examples: int) -> None:
+    @fuzz(examples, image=ARRAYS)
+    def check(image: np.ndarray) -> None:
+        found = unless_refused(lambda: decode_rgb(image, lambda: "row 3"))
+        assert found is None or (found.dtype, found.ndim, found.shape[2]) == (np.uint8, 3, 3)
 
 
+@FEW_AND_MANY
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP"])
 @pytest.mark.filterwarnings("ignore")  # Pillow warns of what it then reads or refuses
-@FEW
-@given(edits=st.lists(EDIT, min_size=1, max_size=3))
-def test_any_file_is_decoded_or_refused(form: str, edits: list[tuple[str, float, bytes]]) -> None:
+def test_any_file_is_decoded_or_refused(form: str, examples: int) -> None:
     file = BytesIO()
     Image.fromarray(np.arange(48 * 3, dtype=np.uint8).reshape(8, 6, 3)).save(file, form)
-    found = unless_refused(lambda: decode_rgb(mutated(file.getvalue(), edits), lambda: "row 3"))
-    assert found is None or (found.dtype, found.ndim, found.shape[2]) == (np.uint8, 3, 3)
+
+    @fuzz(examples, edits=EDITS)
+    def check(edits: list[tuple[str, float, bytes]]) -> None:
+        found = unless_refused(lambda: decode_rgb(mutated(file.getvalue(), edits), lambda: "row 3"))
+        assert found is None or (found.dtype, found.ndim, found.shape[2]) == (np.uint8, 3, 3)
 
 
-NAMES = st.lists(st.text(alphabet="ab_ n0123456789", max_size=10), max_size=5)
+NAMES = st.none() | st.lists(st.text(alphabet="ab_ n0123456789", max_size=10), max_size=5)
 
 
-@settings(max_examples=200, deadline=None)
-@given(source=st.none() | NAMES, model=st.none() | NAMES, labels=st.lists(st.integers(-2, 7), max_size=6))
-def test_any_classes_and_labels_are_matched_or_refused(
-    source: list[str] | None, model: list[str] | None, labels: list[int]
-) -> None:
-    found = unless_refused(lambda: match_classes(source, model)(np.array(labels, dtype=np.int64)))
-    assert found is None or len(found) == len(labels)
-    assert found is None or model is None or not len(found) or int(found.max()) < len(model)
+@FEW_AND_MANY
+def test_any_classes_and_labels_are_matched_or_refused(examples: int) -> None:
+    @fuzz(examples, source=NAMES, model=NAMES, labels=st.lists(st.integers(-2, 7), max_size=6))
+    def check(source: list[str] | None, model: list[str] | None, labels: list[int]) -> None:
+        found = unless_refused(lambda: match_classes(source, model)(np.array(labels, dtype=np.int64)))
+        assert found is None or len(found) == len(labels)
+        assert found is None or model is None or not len(found) or int(found.max()) < len(model)

@@ -16,7 +16,7 @@ from huggingface_hub.errors import (
 )
 from torch import Tensor, nn
 
-from spear_hf import SpearConfig, get_spear_model
+from spear_hf import get_spear_model
 from spear_hf.adapters.download import fetch, pull
 from spear_hf.adapters.upload import push
 from spear_hf.errors import AdapterFormatError, AdapterSaveError
@@ -26,16 +26,6 @@ from tests.hub_server import Fault, LoopbackHub
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 REPO = "me/tiny-fog"
-
-
-@pytest.fixture
-def model(net: nn.Module) -> SpearModel:
-    """A learned adapter on `net`."""
-    steered = get_spear_model(net, SpearConfig(boundaries=(0, 2)))
-    with torch.no_grad():
-        for parameter in steered.adapter_parameters():
-            parameter.add_(0.1)
-    return steered
 
 
 def commits(hub: LoopbackHub, repo: str = REPO) -> int:
@@ -117,9 +107,7 @@ def test_a_stranger_cannot_push(hub: LoopbackHub, model: SpearModel) -> None:
         model.push_to_hub("you/fog")
 
 
-def test_subfolders_hold_several_adapters_of_one_repo(
-    hub: LoopbackHub, model: SpearModel, net: nn.Module, images: Tensor
-) -> None:
+def test_subfolders_hold_several_adapters_of_one_repo(hub: LoopbackHub, model: SpearModel, images: Tensor) -> None:
     fog = model(images)
     model.push_to_hub(REPO, subfolder="fog/5")
     model.set_scale(0.5)
@@ -148,7 +136,10 @@ def test_errors_of_the_hub_are_kept(hub: LoopbackHub, model: SpearModel, tmp_pat
         fetch(REPO)
 
 
-def test_a_server_that_is_busy_is_asked_again(hub: LoopbackHub, model: SpearModel) -> None:
+def test_a_server_that_is_busy_is_asked_again(
+    hub: LoopbackHub, model: SpearModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spear_hf.adapters.download._RETRY_PAUSES", (0.0,))
     model.push_to_hub(REPO)
     hub.faults.append(Fault(r"HEAD .*/resolve/", times=1, status=503))
     assert fetch(REPO).is_dir()

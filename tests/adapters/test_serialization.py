@@ -17,18 +17,6 @@ CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 
 
-@pytest.fixture
-def saved(net: nn.Module, tmp_path: Path) -> Path:
-    """A folder with a learned adapter of `net`; the net itself is unloaded again."""
-    model = get_spear_model(net, SpearConfig(boundaries=(0, 2)))
-    with torch.no_grad():
-        for i, parameter in enumerate(model.adapter_parameters()):
-            parameter.add_(0.01 * (i + 1))
-    folder = model.save_pretrained(tmp_path / "fog")
-    model.unload()
-    return folder
-
-
 def rewrite(folder: Path, **changes: object) -> None:
     config = json.loads((folder / CONFIG).read_text())
     (folder / CONFIG).write_text(json.dumps({**config, **changes}))
@@ -101,8 +89,11 @@ def test_another_base_is_accepted_on_purpose_but_never_other_channels(saved: Pat
         SpearModel.from_pretrained(wide, saved, check_base="off")
 
 
-def test_the_same_base_in_bf16_is_the_same_base(net: nn.Module, saved: Path) -> None:
-    SpearModel.from_pretrained(net.to(torch.bfloat16), saved)
+def test_the_same_base_in_bf16_is_the_same_base(net: nn.Module, saved: Path, model: SpearModel, images: Tensor) -> None:
+    steered = SpearModel.from_pretrained(net.to(torch.bfloat16), saved)
+    torch.testing.assert_close(steered.snapshot(), model.snapshot(), rtol=0, atol=0)
+    assert steered(images.bfloat16()).dtype == torch.bfloat16
+    torch.testing.assert_close(steered(images.bfloat16()).float(), model(images), rtol=0.05, atol=0.05)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """PEFT and transformers read the files that spear_hf writes, with equal logits."""
 
+import copy
 import importlib.metadata
+import shutil
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,18 @@ def registered() -> None:
     integration.register()  # once is enough, and twice is no harm
 
 
+@pytest.fixture(scope="session")
+def drawn_fog(drawn_net: tuple[nn.Module, Tensor], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a learned adapter of the TinyNet of this session."""
+    return saved(copy.deepcopy(drawn_net[0]), tmp_path_factory.mktemp("drawn") / "fog")
+
+
+@pytest.fixture
+def fog(drawn_fog: Path, tmp_path: Path) -> Path:
+    """A folder with a learned adapter of `net`."""
+    return Path(shutil.copytree(drawn_fog, tmp_path / "fog"))
+
+
 def saved(net: nn.Module, folder: Path, seed: int = 0, **config: object) -> Path:
     """A learned adapter of `net`, which is unloaded again."""
     model = get_spear_model(net, SpearConfig(**{"alpha": 0.0, "boundaries": "all", **config}))  # pyright: ignore
@@ -34,29 +48,28 @@ def saved(net: nn.Module, folder: Path, seed: int = 0, **config: object) -> Path
     return folder
 
 
-def test_peft_answers_as_spear_does(net: nn.Module, images: Tensor, tmp_path: Path) -> None:
-    folder, source = saved(net, tmp_path / "fog"), net(images)
-    steered = SpearModel.from_pretrained(net, folder)
+def test_peft_answers_as_spear_does(net: nn.Module, images: Tensor, fog: Path) -> None:
+    source = net(images)
+    steered = SpearModel.from_pretrained(net, fog)
     expected = steered(images)
     steered.unload()
-    model = peft.PeftModel.from_pretrained(net, folder).eval()
+    model = peft.PeftModel.from_pretrained(net, fog).eval()
     assert torch.equal(model(images), expected)
     with model.disable_adapter():
         assert torch.equal(model(images), source)
     assert torch.equal(model.unload()(images), source)
 
 
-def test_what_peft_saves_is_read_here(net: nn.Module, images: Tensor, tmp_path: Path) -> None:
-    folder = saved(net, tmp_path / "fog")
-    model = peft.PeftModel.from_pretrained(net, folder).eval()
+def test_what_peft_saves_is_read_here(net: nn.Module, images: Tensor, fog: Path, tmp_path: Path) -> None:
+    model = peft.PeftModel.from_pretrained(net, fog).eval()
     expected = model(images)
     model.save_pretrained(tmp_path / "again")
     again = SpearModel.from_pretrained(model.unload(), tmp_path / "again")
     assert torch.equal(again(images), expected)
 
 
-def test_two_adapters_switch(net: nn.Module, images: Tensor, tmp_path: Path) -> None:
-    fog, snow = saved(net, tmp_path / "fog"), saved(net, tmp_path / "snow", seed=1, boundaries=(1,))
+def test_two_adapters_switch(net: nn.Module, images: Tensor, fog: Path, tmp_path: Path) -> None:
+    snow = saved(net, tmp_path / "snow", seed=1, boundaries=(1,))
     expected = SpearModel.from_pretrained(net, snow)
     answer = expected(images)
     expected.unload()
@@ -66,8 +79,8 @@ def test_two_adapters_switch(net: nn.Module, images: Tensor, tmp_path: Path) -> 
     assert torch.equal(model(images), answer)
 
 
-def test_disable_adapter_keeps_what_was_frozen_frozen(net: nn.Module, tmp_path: Path) -> None:
-    model = peft.PeftModel.from_pretrained(net, saved(net, tmp_path / "fog"))
+def test_disable_adapter_keeps_what_was_frozen_frozen(net: nn.Module, fog: Path) -> None:
+    model = peft.PeftModel.from_pretrained(net, fog)
     before = [p.requires_grad for p in model.parameters()]
     with model.disable_adapter():
         pass
@@ -105,16 +118,15 @@ def test_statistics_that_peft_cannot_mix_are_refused(net: nn.Module, tmp_path: P
         peft.PeftModel.from_pretrained(net, folder)
 
 
-def test_another_base_is_refused_here_too(net: nn.Module, tmp_path: Path) -> None:
-    folder = saved(net, tmp_path / "fog")
+def test_another_base_is_refused_here_too(net: nn.Module, fog: Path) -> None:
     with torch.no_grad():
         net.fc.weight.mul_(2)  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(BaseModelMismatchError, match="other weights"):
-        peft.PeftModel.from_pretrained(net, folder)
+        peft.PeftModel.from_pretrained(net, fog)
 
 
-def test_merging_is_refused(net: nn.Module, tmp_path: Path) -> None:
-    model = peft.PeftModel.from_pretrained(net, saved(net, tmp_path / "fog"))
+def test_merging_is_refused(net: nn.Module, fog: Path) -> None:
+    model = peft.PeftModel.from_pretrained(net, fog)
     with pytest.raises(MergeError, match="no weight"):
         model.merge_and_unload()
 
