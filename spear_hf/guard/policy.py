@@ -1,4 +1,4 @@
-"""GuardPolicy: how far a method may go before it is stopped, in one frozen dataclass; JSON in and out."""
+"""GuardPolicy: what a guard tolerates before it stops a method, in one frozen dataclass; to and from JSON."""
 
 import math
 from collections.abc import Mapping
@@ -11,33 +11,41 @@ from spear_hf.utils.validation import check_count, check_range, from_mapping, js
 
 @dataclass(frozen=True)
 class GuardPolicy:
-    """What is tolerated, and for how long; the defaults were chosen on held-out images (benchmarks/results/guard.md).
+    """What a guard tolerates, and for how long; the defaults were chosen on held-out images.
 
-    Numbers are checked when the object is made; a wrong one raises ConfigError and says what is allowed.
+    Figures for the defaults are in benchmarks/results/guard.md. Every field is checked when the object is made.
 
     Args:
-        margin: how much more often than the source the method may be wrong, as a fraction of the answers, by what the
-            two of them believe (`Evidence.regret`).
-        max_entropy_rise: by how much the answers may be less sure than the source's on the same images, in [0, 1].
-        patience: by how many shadow images either may be exceeded, summed up, before the source takes over.
-        shadow: the fraction of the images that the source answers too, one of every round(1 / shadow), but at least one
-            of a full batch; all of them while one of the two sums is not below half the patience, where both begin.
-        pool: how many of these wait for one forward of the source together.
-        memory: over how many shadow images the class histograms are taken, and within how many steps of its last answer
-            a finding is met by a harder one.
-        max_collapse: by how much the classes answered may be less varied than the source's, in [0, 1]: the difference
-            of the normalised entropies of the two class histograms.
-        max_drift: how far the parameters may go; for RSPs the root mean square of gamma - 1 and beta over the channels,
-            for others ||theta - theta_0|| / ||theta_0||.
-        domain_change: by how many standard deviations the pixel statistics of a batch jump when the domain changes.
-        on_domain_change: "reset" forgets what the last domain taught, "note" only says so. Where the source answers,
-            the method is tried again in both cases.
+        margin: how many more of the method's predictions than of the source's may be wrong, as a fraction of all, in
+            [0, 1]. Without labels, both models' own probabilities say how many are (`Evidence.regret`).
+        max_entropy_rise: how much higher the normalized entropy of the method's predictions may be than that of the
+            source's on the same images, on average, in [0, 1].
+        patience: how many shadow images' worth of excess over either bound, summed up, lets the source take over.
+        shadow: the fraction of the images that the source answers too: one of every round(1 / shadow), and at least
+            one of each batch. Every image is compared until both sums are below half the patience, where they start.
+        pool: how many shadow images are collected for one forward of the source.
+        memory: over how many shadow images the class histograms are averaged, and within how many steps of the last
+            action a new finding gets a harder action.
+        max_collapse: how much less varied the predicted classes may be than the source's, in [0, 1]: the difference of
+            the normalized entropies of the two class histograms.
+        max_drift: how far the parameters may go (`ParameterDistance`): for RSPs the root mean square of gamma - 1 and
+            beta over the channels, for others ||theta - theta_0|| / ||theta_0||.
+        domain_change: a jump of a batch's pixel statistics by more than this many standard deviations is a new domain.
+        on_domain_change: "reset" resets the method, "note" only records the event. While the source answers, the
+            method is reset and tried again in both cases.
         bad_pixels: "repair" answers images that hold NaN or infinity with these pixels at 0, the processor's mean
-            colour, and learns nothing from their batch; "refuse" raises InputError, as every method here does.
+            colour, and learns nothing from their batch; "refuse" raises InputError, as every method does.
         snapshot_every: steps between two snapshots to roll back to.
-        wait: steps for which the source answers before the method is tried again; doubled each time it fails.
+        wait: for how many steps the source answers before the method is tried again; doubled after each failed trial.
         max_wait: the longest such wait.
-        trial: steps for which a method that is tried again learns in the dark, while the source still answers.
+        trial: for how many steps the method is tried; it learns, but the source's predictions are returned.
+
+    Raises:
+        ConfigError: a value is not allowed; the message says what is.
+
+    >>> from spear_hf import GuardPolicy
+    >>> GuardPolicy(margin=0.05).stride
+    16
     """
 
     margin: float = 0.02
@@ -69,7 +77,7 @@ class GuardPolicy:
 
     @property
     def stride(self) -> int:
-        """One image in so many is a shadow image."""
+        """One of so many images is a shadow image."""
         return round(1 / self.shadow)
 
     def to_dict(self) -> dict[str, Any]:
@@ -82,12 +90,12 @@ class GuardPolicy:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "GuardPolicy":
-        """The policy in a dictionary; an unknown key raises ConfigError and names the nearest one."""
+        """The policy in a dictionary; an unknown key raises ConfigError, which names the nearest field."""
         return from_mapping(cls, data)
 
     @classmethod
     def from_json(cls, text: str) -> "GuardPolicy":
-        """The policy in a JSON object, as `to_json` writes it."""
+        """The policy in a JSON object as `to_json` writes it."""
         return from_mapping(cls, json_object(cls, text))
 
 

@@ -1,4 +1,4 @@
-"""What test_guard.py runs under torchrun, and alone to compare with: python tests/guard_processes.py FOLDER."""
+"""What test_guard.py runs under torchrun, and alone to compare with: python tests/guard/guard_processes.py FOLDER."""
 
 import sys
 from pathlib import Path
@@ -25,7 +25,7 @@ def guarded(accelerator: Any) -> dict[str, Any]:
             x[-1, 0, 0, 0] = torch.nan
         answers.append(guard.step(part(x, accelerator)))
         assert guard.last is not None
-        events.append([event.split(", here")[0] for event in guard.last.events])
+        events.append([event.split(" (on this process")[0] for event in guard.last.events])
     return {"answers": answers, "events": events}
 
 

@@ -1,4 +1,4 @@
-"""The frozen source that a guard compares with and falls back to, and how far a method has gone from it."""
+"""The frozen source that a guard compares with and falls back to, and how far a method has moved away from it."""
 
 import math
 from collections.abc import Callable
@@ -13,17 +13,26 @@ from spear_hf.steering.model import SpearModel
 from spear_hf.utils.batch import logits_of
 
 
-def source_of(method: Any, source: nn.Module | None) -> Callable[[Tensor], Tensor]:
-    """x -> the source's logits (B, K), without gradients.
+def source_of(method: Any, source: nn.Module | None = None) -> Callable[[Tensor], Tensor]:
+    """A function from images to the source's logits (B, K), without gradients.
 
-    A method on a SpearModel needs no copy: inside `disable_adapter()` the model is the source.
+    Args:
+        method: a TTAMethod. One on a SpearModel needs no copy: the model without its adapter is the source.
+        source: a copy of the base from before the method was made; put into evaluation mode.
 
     Raises:
-        ConfigError: a method that changes its base in place, without a copy of it, or with one that is no copy.
+        ConfigError: the method changes its base in place, and `source` is missing or is no copy.
+
+    >>> import timm, torch
+    >>> from spear_hf import Spear, get_spear_model
+    >>> from spear_hf.guard.source_model import source_of
+    >>> source = source_of(Spear(get_spear_model(timm.create_model("test_resnet"))))
+    >>> source(torch.rand(2, 3, 64, 64)).shape
+    torch.Size([2, 1000])
     """
     model = getattr(method, "model", None)
     if source is None and isinstance(model, SpearModel):
-        return Disabled(model)
+        return _WithoutAdapter(model)
     if source is None:
         raise ConfigError(
             f"{type(method).__name__} works on the base itself, so the guard has no source to compare with; "
@@ -35,12 +44,10 @@ def source_of(method: Any, source: nn.Module | None) -> Callable[[Tensor], Tenso
             "source is the very model that the method changes, so it is no frozen source; "
             "pass source=copy.deepcopy(base), copied before the method was made"
         )
-    return Frozen(source)
+    return _FrozenCopy(source)
 
 
-class Disabled:
-    """A SpearModel with its adapter disabled."""
-
+class _WithoutAdapter:
     def __init__(self, model: SpearModel) -> None:
         self.model = model
 
@@ -50,9 +57,7 @@ class Disabled:
             return logits_of(self.model(x))
 
 
-class Frozen:
-    """A copy of the base in evaluation mode."""
-
+class _FrozenCopy:
     def __init__(self, model: nn.Module) -> None:
         self.model = model.eval()
 
@@ -61,12 +66,20 @@ class Frozen:
         return logits_of(self.model(x))
 
 
-class Distance:
-    """How far the parameters of a method are from where they came from; infinite where one is not finite.
+class ParameterDistance:
+    """How far the parameters of a method are from where they started; infinite if one of them is not finite.
 
-    For RSPs it is the root mean square of gamma - 1 and beta, each over its channels, from the identity; for any other
-    method ||theta - theta_0|| / ||theta_0||, from the parameters at construction. The first is the second for RSPs that
-    started at the identity.
+    For RSPs: the root mean square of gamma - 1 and beta over all channels. For other methods:
+    ||theta - theta_0|| / ||theta_0||, with theta_0 the parameters at construction. The two agree for RSPs that started
+    at the identity.
+
+    >>> import torch
+    >>> from spear_hf.guard.source_model import ParameterDistance
+    >>> layer = torch.nn.Linear(4, 4, bias=False)
+    >>> distance = ParameterDistance(layer)
+    >>> _ = layer.weight.data.mul_(1.5)
+    >>> round(distance(), 4)
+    0.5
     """
 
     def __init__(self, method: Any) -> None:
@@ -90,5 +103,5 @@ class Distance:
         return distance if math.isfinite(distance) else math.inf
 
     def deviations(self) -> tuple[float, float]:
-        """||gamma - 1|| and ||beta|| of the RSPs; zeros for a method that has none."""
+        """(||gamma - 1||, ||beta||) over all RSPs; zeros for a method without any."""
         return (0.0, 0.0) if self.model is None else deviations(self.model.snapshot())
