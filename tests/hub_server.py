@@ -1,7 +1,7 @@
-"""A Hub on loopback, small and strict, that the unpatched huggingface_hub client talks to.
+"""A small, strict Hub server on loopback, for the unpatched huggingface_hub client.
 
-It speaks as much of the protocol as sharing an adapter needs: repos, commits with large files, branches, pull requests,
-private and gated repos, downloads by revision. A token "hf_<user>" is that user. Everything lives in memory.
+It implements what sharing an adapter needs: repos, commits with large files, branches, pull requests, private and gated
+repos, downloads by revision. The token "hf_<user>" belongs to <user>. Everything is kept in memory.
 """
 
 import base64
@@ -19,7 +19,7 @@ LARGE = (".safetensors", ".bin", ".pkl")
 
 
 class Refusal(Exception):
-    """An answer that is an error: status, the Hub's own error code, and words."""
+    """An error response: HTTP status, the Hub's error code, and a message."""
 
     def __init__(self, status: int, code: str | None, message: str) -> None:
         super().__init__(message)
@@ -28,7 +28,7 @@ class Refusal(Exception):
 
 @dataclass
 class Repo:
-    """Commits (sha -> path -> content) and what points at them."""
+    """Commits (sha -> path -> content), and refs (branch or pull request -> sha)."""
 
     name: str
     private: bool = False
@@ -37,14 +37,14 @@ class Repo:
     refs: dict[str, str] = field(default_factory=dict)
 
     def commit(self, ref: str, tree: dict[str, bytes]) -> str:
-        """A new commit at the tip of `ref`."""
+        """The sha of a new commit, to which `ref` then points."""
         sha = hashlib.sha1(f"{self.name} {ref} {len(self.commits)}".encode()).hexdigest()
         self.commits[sha] = tree
         self.refs[ref] = sha
         return sha
 
     def resolve(self, revision: str) -> str:
-        """The commit that a branch, pull request or sha means."""
+        """The sha that a branch, pull request or sha stands for."""
         sha = self.refs.get(revision, revision)
         if sha not in self.commits:
             raise Refusal(404, "RevisionNotFound", f"Invalid rev id: {revision}")
@@ -53,7 +53,7 @@ class Repo:
 
 @dataclass
 class Fault:
-    """Something that goes wrong: for requests that match, `times` times, answer with this status or change the body."""
+    """A fault to inject: the next `times` requests that match `pattern` get this status, or a changed body."""
 
     pattern: str
     times: int
@@ -62,7 +62,7 @@ class Fault:
 
 
 class LoopbackHub:
-    """The server; `url` is where it listens."""
+    """The server, listening at `url`."""
 
     def __init__(self) -> None:
         self.repos: dict[str, Repo] = {}
@@ -80,17 +80,17 @@ class LoopbackHub:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def clear(self) -> None:
-        """As on the first day."""
+        """Remove all repos, files, faults and recorded requests."""
         for kept in (self.repos, self.large, self.faults, self.requests):
             kept.clear()
 
     def head(self, repo: str, revision: str = "main") -> dict[str, bytes]:
-        """path -> content at a revision."""
+        """The files (path -> content) at a revision."""
         found = self.repos[repo]
         return found.commits[found.resolve(revision)]
 
     def put(self, repo: str, files: dict[str, bytes], **kind: bool) -> str:
-        """Commit these files as the repo's owner would; returns the commit."""
+        """The sha of a new commit of these files, on a repo that is made if it does not exist."""
         found = self.repos.setdefault(repo, Repo(repo, **kind))
         before = found.commits.get(found.refs.get("main", ""), {})
         self.large |= {hashlib.sha256(data).hexdigest(): data for data in files.values()}
@@ -98,16 +98,16 @@ class LoopbackHub:
 
 
 class RequestHandler(BaseHTTPRequestHandler):
-    """One request; the routes are the methods named in ROUTES."""
+    """Handles one request by the method that ROUTES names for it."""
 
     protocol_version = "HTTP/1.1"
     server_hub: LoopbackHub
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Quiet."""
+        """Log nothing."""
 
     def answer(self) -> None:
-        """Read the request, find its route, send what it returns."""
+        """Read the request and send the response of its route, or an injected fault."""
         hub, parts = self.server_hub, urlsplit(self.path)
         self.body = self._body()
         self.query = {name: values[0] for name, values in parse_qs(parts.query).items()}
@@ -145,7 +145,7 @@ class RequestHandler(BaseHTTPRequestHandler):
         return b"".join(parts)
 
     def reply(self, status: int, headers: dict[str, str], content: bytes) -> None:
-        """Send it; a HEAD request gets the headers alone."""
+        """Send a response; a HEAD request gets only the headers."""
         self.send_response(status)
         for name, value in ({"Content-Length": str(len(content))} | headers).items():
             self.send_header(name, value)
@@ -153,10 +153,10 @@ class RequestHandler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(content)
 
-    # --- who may do what ------------------------------------------------------------------------------------------
+    # --- access ---------------------------------------------------------------------------------------------------
 
     def repo(self, name: str, *, write: bool = False, content: bool = False) -> Repo:
-        """The repo, or the refusal that the real Hub gives: private ones do not exist for strangers."""
+        """The repo if the user may access it; otherwise the error of the real Hub, which hides private repos."""
         found, owner = self.server_hub.repos.get(name), self.user == name.split("/")[0]
         if found is None or (found.private and not owner):
             raise Refusal(404 if self.user else 401, "RepoNotFound", "Repository not found")
@@ -257,12 +257,12 @@ Answer = tuple[int, dict[str, str], bytes]
 
 
 def ok(data: Any) -> Answer:
-    """A JSON answer."""
+    """A JSON response."""
     return 200, {"Content-Type": "application/json"}, json.dumps(data).encode()
 
 
 def etag(path: str, data: bytes) -> str:
-    """sha256 for large files, git's blob hash for the others, as the real Hub answers."""
+    """The ETag of the real Hub: sha256 for large files, git's blob hash for the others."""
     if path.endswith(LARGE):
         return hashlib.sha256(data).hexdigest()
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()

@@ -1,4 +1,4 @@
-"""The adapters in hub_cards are what would be pushed, and do what their cards say."""
+"""The adapters in hub_cards are complete, load, and have the errors that their cards state."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,7 @@ FOLDERS = sorted(path.parent.name for path in (ROOT / "hub_cards").glob("*/adapt
 
 @pytest.fixture
 def at_root(monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The root of the repository, where the names of bases in the adapters lead somewhere."""
+    """hub_cards, relative to the root of the repository: the adapters name their bases relative to it."""
     monkeypatch.chdir(ROOT)
     return Path("hub_cards")
 

@@ -22,9 +22,9 @@ from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidat
 from spear_hf.adapters.adapter_config import CONFIG_NAME, MAX_CONFIG_BYTES
 from spear_hf.adapters.card import CARD_NAME
 from spear_hf.adapters.card_metrics import METRICS_NAME
-from spear_hf.adapters.serialization import MAX_WEIGHTS_BYTES, WEIGHTS_NAME, read_adapter
+from spear_hf.adapters.serialization import MAX_WEIGHTS_BYTES, WEIGHTS_NAME, read_adapter, refuse_model_folder
 from spear_hf.backbones.origin import is_hub_id
-from spear_hf.errors import AdapterFormatError, AdapterSaveError
+from spear_hf.errors import AdapterFormatError
 from spear_hf.utils.files import write_atomically
 from spear_hf.utils.validation import first_line
 
@@ -91,10 +91,7 @@ def pull(
         AdapterSaveError: a folder that holds a model's own config.json; and what `fetch` raises.
     """
     folder = Path(folder)
-    if (folder / "config.json").exists():
-        raise AdapterSaveError(
-            f"{folder} holds a model's own config.json, and an adapter in it would break that model; use another folder"
-        )
+    refuse_model_folder(folder)
     cached = fetch(repo_id, revision=revision, subfolder=subfolder, token=token)
     read_adapter(cached)
     commit = _snapshot(cached)

@@ -58,10 +58,7 @@ def save_adapter(config: AdapterConfig, state: Mapping[str, Tensor], folder: str
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise AdapterSaveError(f"{folder} is a file; an adapter is saved into a folder")
-    if (folder / "config.json").exists():
-        raise AdapterSaveError(
-            f"{folder} holds a model's own config.json, and an adapter in it would break that model; use another folder"
-        )
+    refuse_model_folder(folder)
     tensors = _file_tensors(config, state)
     if len(tensors) < 2 * len(config.chosen):
         raise AdapterSaveError(
@@ -76,6 +73,23 @@ def save_adapter(config: AdapterConfig, state: Mapping[str, Tensor], folder: str
     write_atomically(folder / WEIGHTS_NAME, save_tensors(tensors, {"spear": config.header()}))
     write_atomically(folder / CONFIG_NAME, config.to_json())
     return folder
+
+
+def refuse_model_folder(folder: Path) -> None:
+    """Raise AdapterSaveError if `folder` holds a model's own config.json.
+
+    transformers takes a folder with an adapter_config.json for an adapter, so it could not load that model any more.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from spear_hf.adapters.serialization import refuse_model_folder
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     refuse_model_folder(Path(folder))
+    """
+    if (folder / "config.json").exists():
+        raise AdapterSaveError(
+            f"{folder} holds a model's own config.json, and an adapter in it would break that model; use another folder"
+        )
 
 
 def _file_tensors(config: AdapterConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

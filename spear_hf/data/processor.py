@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from spear_hf.errors import DataError, InputError
+from spear_hf.utils.validation import first_line
 
 ImageBatch = Tensor | np.ndarray | Sequence[Any]
 Transform = Callable[[Tensor, bool], Tensor]  # (N, 3, H, W) uint8, "has the input size already" -> (N, 3, h, w) float32
@@ -168,7 +169,7 @@ def _from_transformers(path: str, revision: str | None) -> Processor:
     try:
         processor = AutoImageProcessor.from_pretrained(path, revision=revision)
     except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = first_line(error)
         raise DataError(f"{path!r} carries no image preprocessing ({reason}); {_PASS_THEM}") from error
     origin = f"transformers:{path}" + (f"@{revision}" if revision else "")
     if hasattr(processor, "data_config"):  # a timm repository, wrapped: same transform, without its PIL round trips

@@ -1,4 +1,4 @@
-"""Files made to mislead: each is refused before a tensor is read, and nothing of the model is changed."""
+"""Malicious files: each is refused before a tensor is read, and the model is unchanged."""
 
 import json
 import struct
@@ -18,7 +18,7 @@ GAMMA = "base_model.model.stem.2.spear_gamma"
 
 
 def reconfigure(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change the configuration, and the header with it: an attacker keeps the two in step."""
+    """Change the configuration, and the header to match, as an attacker would."""
     config = json.loads((folder / CONFIG).read_text())
     change(config)
     (folder / CONFIG).write_text(json.dumps(config))
@@ -82,7 +82,9 @@ def test_a_boundary_of_another_type_or_range_is_refused(net: nn.Module, saved: P
         (lambda c: c["spear_config"].update(learning_rate="1"), "not allowed"),
     ],
 )
-def test_a_configuration_that_asks_for_more_is_refused(net: nn.Module, saved: Path, change: Any, message: str) -> None:
+def test_a_configuration_with_unknown_or_invalid_entries_is_refused(
+    net: nn.Module, saved: Path, change: Any, message: str
+) -> None:
     reconfigure(saved, change)
     assert_refused(net, saved, AdapterFormatError, message)
 
@@ -98,13 +100,13 @@ def test_a_configuration_that_asks_for_more_is_refused(net: nn.Module, saved: Pa
         ("null", "peft_type 'NoneType'"),
     ],
 )
-def test_json_that_is_made_to_hurt_is_refused(net: nn.Module, saved: Path, text: str, message: str) -> None:
+def test_malicious_json_is_refused(net: nn.Module, saved: Path, text: str, message: str) -> None:
     (saved / CONFIG).write_text(text, encoding="latin-1")
     assert_refused(net, saved, AdapterFormatError, message)
 
 
 @pytest.mark.parametrize("probe", [[], [float(0)] * 80, [1e400] * 80])
-def test_a_fingerprint_without_weights_passes_for_no_base(net: nn.Module, saved: Path, probe: list[float]) -> None:
+def test_a_fingerprint_without_weights_matches_no_base(net: nn.Module, saved: Path, probe: list[float]) -> None:
     reconfigure(saved, lambda config: config["base_model_fingerprint"].update(probe=probe))
     assert_refused(net, saved, AdapterError, "weights|not a JSON number")
 
@@ -130,7 +132,7 @@ def test_another_head_on_the_same_body_is_another_base(net: nn.Module, saved: Pa
 def test_a_tensor_that_does_not_fit_is_refused_from_the_header_alone(
     net: nn.Module, saved: Path, entry: dict[str, Any], message: str
 ) -> None:
-    reheader(saved, lambda header: header.update({GAMMA: entry}), body=b"")  # no tensor is there to be read
+    reheader(saved, lambda header: header.update({GAMMA: entry}), body=b"")  # a file without tensor data
     assert_refused(net, saved, AdapterLoadError, message)
 
 
@@ -158,9 +160,7 @@ def test_a_pickle_is_not_read(net: nn.Module, saved: Path) -> None:
     assert_refused(net, saved, AdapterFormatError, "only safetensors files are read")
 
 
-def test_channels_that_were_tampered_with_are_met_by_the_rsp_itself(
-    net: nn.Module, saved: Path, images: Tensor
-) -> None:
+def test_tampered_channels_are_refused_by_the_rsp_in_the_forward(net: nn.Module, saved: Path, images: Tensor) -> None:
     reconfigure(saved, lambda config: config["boundaries"][0].update(channel_axis=2))
     model = SpearModel.from_pretrained(net, saved)
     with pytest.raises(SpearError, match=r"8 channels on axis 2 met a tensor of shape \(16, 8, 32, 32\)"):

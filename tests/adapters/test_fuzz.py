@@ -1,4 +1,4 @@
-"""What comes from outside, mutated at random: a SpearError or a sound result, and the base as it was."""
+"""Input from outside, mutated at random: the result is valid or a SpearError, and the base is unchanged."""
 
 import json
 import shutil
@@ -64,7 +64,7 @@ def mutated(raw: bytes, edits: list[tuple[str, float, bytes]]) -> bytes:
 
 
 def unless_refused(act: Callable[[], Any]) -> Any:
-    """What `act` gives; None where it raises a SpearError. Any other exception is a failure."""
+    """The result of `act`, or None if it raises a SpearError; any other exception is a failure."""
     try:
         return act()
     except SpearError:
@@ -99,7 +99,7 @@ def test_bytes_of_an_adapter_that_were_changed(net: nn.Module, saved: Path, name
 
 @FEW_AND_MANY
 def test_values_of_an_adapters_configuration_that_were_changed(net: nn.Module, saved: Path, examples: int) -> None:
-    """The file stays JSON: any one of its values, at any depth, becomes something else."""
+    """The file stays valid JSON; one of its values, at any depth, is replaced."""
 
     @fuzz(examples, data=st.data())
     def check(data: st.DataObject) -> None:
@@ -138,7 +138,7 @@ def test_a_configuration_of_any_text(kind: Any, examples: int) -> None:
 
 @pytest.mark.parametrize("kind", [SpearConfig, GuardPolicy])
 @pytest.mark.parametrize("text", ["[" * 100_000, "9" * 10_000, '{"a": 1e999999}'], ids=["deep", "digits", "exponent"])
-def test_a_text_that_is_made_to_hurt_is_refused(kind: Any, text: str) -> None:
+def test_malicious_text_is_refused(kind: Any, text: str) -> None:
     with pytest.raises(SpearError):
         kind.from_json(text)
 
@@ -180,7 +180,7 @@ def test_any_array_is_decoded_or_refused(examples: int) -> None:
 
 @FEW_AND_MANY
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP"])
-@pytest.mark.filterwarnings("ignore")  # Pillow warns of what it then reads or refuses
+@pytest.mark.filterwarnings("ignore")  # Pillow warns about damaged files
 def test_any_file_is_decoded_or_refused(form: str, examples: int) -> None:
     file = BytesIO()
     Image.fromarray(np.arange(48 * 3, dtype=np.uint8).reshape(8, 6, 3)).save(file, form)

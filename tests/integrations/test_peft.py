@@ -21,7 +21,7 @@ integration = pytest.importorskip("spear_hf.integrations.peft")
 @pytest.fixture(autouse=True)
 def registered() -> None:
     integration.register()
-    integration.register()  # once is enough, and twice is no harm
+    integration.register()  # a second call does nothing
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from spear_hf.data.sources.columns import Columns
 from spear_hf.errors import DataError
+from spear_hf.utils.validation import first_line
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -80,7 +81,7 @@ def ask(function: Callable[..., Any], path: Any, *args: Any, **options: Any) -> 
     try:
         return function(path, *args, **options)
     except (DatasetsError, OSError, RuntimeError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         hint = (
             "it is a loading script, which datasets no longer runs: look for a parquet copy"
             if "script" in reason
