@@ -29,7 +29,7 @@ from spear_hf import load_base_model, load_processor, load_stream
 from spear_hf.data.cached import cached
 from spear_hf.evaluation.compare import compare
 from spear_hf.evaluation.method_spec import AS_PUBLISHED, MethodSpec, chosen_settings, method_specs
-from spear_hf.evaluation.plots.comparison import plot_parameters
+from spear_hf.evaluation.plots import plot_parameters
 
 
 class Block(nn.Module):

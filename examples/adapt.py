@@ -24,8 +24,8 @@ from spear_hf import Report, Spear, SpearConfig, SpearError, SpearModel, get_spe
 from spear_hf.backbones.fingerprint import fingerprint
 from spear_hf.data.processor import load_class_names, load_processor
 from spear_hf.data.stream import load_stream
-from spear_hf.evaluation.baselines import baselines
 from spear_hf.evaluation.evaluate import evaluate
+from spear_hf.evaluation.preservation import baselines
 from spear_hf.evaluation.run_folder import RunFolder
 from spear_hf.utils.launch import end_trackers, start_accelerator
 

@@ -27,7 +27,7 @@ from spear_hf.data.cached import cached
 from spear_hf.data.processor import load_class_names
 from spear_hf.evaluation.compare import compare
 from spear_hf.evaluation.method_spec import chosen_settings, method_specs
-from spear_hf.evaluation.plots.comparison import plot_parameters
+from spear_hf.evaluation.plots import plot_parameters
 from spear_hf.utils.launch import start_accelerator
 
 HERE = Path(__file__).parent

@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 from spear_hf import Spear, SpearConfig, get_spear_model
 from spear_hf.baselines.learned import ParameterSet
 from spear_hf.baselines.objective import Batch
+from spear_hf.evaluation.report import BatchRecord, DomainResult, Report
+from spear_hf.learning.record import StepRecord
 
 
 class TinyNet(nn.Module):
@@ -162,3 +164,21 @@ def printed(*words: str | Path) -> Any:
     done = spear_hf(*words, "--json")
     assert done.exit_code == 0, done.stderr
     return json.loads(done.stdout)
+
+
+def batch_record(number: int, domain: str, wrong: int, *, adapted: bool = True) -> BatchRecord:
+    """Eight images, all wrong by the source; entropy 0.1 for each of SPeaR's wrong answers."""
+    step = StepRecord(number, 8, wrong / 10, adapted, None if adapted else "x", None, None, None, None, 0.1, 0.2)
+    deviations = {"0": (0.1 * number, 0.2), "2": (0.3, 0.4 * number)}
+    return BatchRecord(number, domain, 8, {"source": 8, "SPeaR": wrong}, {0: 6, 3: 2}, {0: 4, 1: 4}, step, deviations)
+
+
+def a_run() -> tuple[Report, list[BatchRecord]]:
+    """The report and the batches of a run over two domains."""
+    rows = [
+        DomainResult("fog/5", 16, {"source": 60.0, "SPeaR": 30.0}),
+        DomainResult("snow/5", 8, {"source": 20.0, "SPeaR": 40.0}),
+    ]
+    report = Report(rows, ["source", "SPeaR"], {"config": {"tau": 0.25}}, parameters={"source": 0, "SPeaR": 96})
+    steps = [batch_record(0, "fog/5", 4), batch_record(1, "fog/5", 2), batch_record(2, "snow/5", 6, adapted=False)]
+    return report, steps

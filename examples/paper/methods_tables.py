@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from paper.run import CONSOLE, OURS, PAPER, Run, cell, make_table, paper_label
 from spear_hf.evaluation.comparison import Comparison
-from spear_hf.evaluation.plots.comparison import plot_parameters
+from spear_hf.evaluation.plots import plot_parameters
 
 RIVALS = ("source", "tent", "eata", "sar", "roid", "deyo", "cmf", "buffer")
 

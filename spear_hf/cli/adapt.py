@@ -43,8 +43,7 @@ def adapt(
 
     Example: spear-hf adapt microsoft/resnet-50 photos.parquet --corruptions fog
     """
-    from spear_hf.evaluation.baselines import baselines
-    from spear_hf.evaluation.preservation import clean_along
+    from spear_hf.evaluation.preservation import baselines, clean_along
     from spear_hf.guard import Guard
     from spear_hf.learning.spear import Spear
     from spear_hf.steering.model import get_spear_model
@@ -87,7 +86,7 @@ def evaluate(
     Example: spear-hf eval microsoft/resnet-50 photos.parquet --adapter me/fog
     """
     from spear_hf.baselines import Source
-    from spear_hf.evaluation.frozen import Frozen
+    from spear_hf.evaluation.preservation import Frozen
     from spear_hf.learning.method import TTAMethod
     from spear_hf.steering.model import SpearModel
 

@@ -120,7 +120,7 @@ def compare(
 
     Example: spear-hf compare microsoft/resnet-50 photos.parquet --methods all
     """
-    from spear_hf.evaluation.plots.comparison import plot_parameters
+    from spear_hf.evaluation.plots import plot_parameters
 
     comparison = comparing.compare(model, dataset, weights, running, images)
     if comparison is None:

@@ -1,133 +1,125 @@
-"""Comparison: the reports of several methods at several batch sizes, side by side; tables and JSON."""
+"""Comparison: the reports of several methods at several batch sizes, as tables and as JSON."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import nan
+from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from spear_hf.evaluation.report import Report
+from spear_hf.evaluation.metrics import mean
+from spear_hf.evaluation.report import DomainResult, Report, lowest, marked
 from spear_hf.utils.files import write_atomically
 
-
-@dataclass(frozen=True)
-class Cell:
-    """What one method gave at one batch size.
-
-    Args:
-        label: of the contender.
-        batch_size: over all processes.
-        report: of this method alone; None where it could not run.
-        refusal: why it could not.
-    """
-
-    label: str
-    batch_size: int
-    report: Report | None
-    refusal: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
-        return {
-            "label": self.label,
-            "batch_size": self.batch_size,
-            "refusal": self.refusal,
-            "report": None if self.report is None else self.report.to_dict(),
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Cell":
-        """What `to_dict` wrote."""
-        report = None if data["report"] is None else Report.from_dict(data["report"])
-        return cls(data["label"], data["batch_size"], report, data["refusal"])
+_PARTS = ("error", "nll", "ece")
 
 
 @dataclass
 class Comparison:
-    """Every method at every batch size.
+    """The results of every method at every batch size.
+
+    >>> from spear_hf.evaluation.comparison import Comparison
+    >>> from spear_hf.evaluation.report import DomainResult, Report
+    >>> report = Report([DomainResult("fog/5", 8, {"tent": 40.0})], ["tent"])
+    >>> Comparison({("tent", 16): report, ("sar", 16): "it has no normalisation layer"}).error("tent", 16)
+    40.0
 
     Args:
-        cells: one for each pair.
-        provenance: what all cells share: base, stream, contenders, package versions.
+        cells: (label, batch size) -> the report of this method alone, or the reason why it could not run.
+        provenance: what all cells share: base model, stream, methods, package versions.
     """
 
-    cells: list[Cell]
+    cells: dict[tuple[str, int], Report | str]
     provenance: dict[str, Any] = field(default_factory=dict)
 
     @property
     def labels(self) -> list[str]:
-        """Of the contenders, in order."""
-        return list(dict.fromkeys(cell.label for cell in self.cells))
+        """The labels of the methods, in order."""
+        return list(dict.fromkeys(label for label, _ in self.cells))
 
     @property
     def batch_sizes(self) -> list[int]:
-        """In order."""
-        return list(dict.fromkeys(cell.batch_size for cell in self.cells))
+        """The batch sizes, in order."""
+        return list(dict.fromkeys(batch_size for _, batch_size in self.cells))
 
     def report(self, label: str, batch_size: int) -> Report | None:
         """The report of one cell; None where the method could not run, or there is no such cell."""
-        found = (cell.report for cell in self.cells if (cell.label, cell.batch_size) == (label, batch_size))
-        return next(found, None)
+        found = self.cells.get((label, batch_size))
+        return found if isinstance(found, Report) else None
 
     def error(self, label: str, batch_size: int) -> float:
-        """Mean over the domains, in percent; NaN where there is no report."""
+        """The mean over the domains, in percent; NaN where there is no report."""
         report = self.report(label, batch_size)
         return nan if report is None else report.mean_error(label)
 
     def worst_rise(self, label: str, batch_size: int, source: str = "source") -> float:
-        """The largest rise over the source's error in any one domain, in points; NaN without either report."""
+        """The largest rise over the source's error in any domain, in points; NaN where a report is missing."""
         mine, theirs = self.report(label, batch_size), self.report(source, batch_size)
         if mine is None or theirs is None:
             return nan
         before = {row.domain: row.error[source] for row in theirs.rows}
         return max(row.error[label] - before[row.domain] for row in mine.rows)
 
+    def points(self) -> dict[str, tuple[int, float]]:
+        """label -> (numbers learned, error averaged over the batch sizes), for methods that ran at every batch size."""
+        found = {label: [self.report(label, size) for size in self.batch_sizes] for label in self.labels}
+        ran = {label: [r for r in reports if r is not None] for label, reports in found.items() if None not in reports}
+        return {
+            label: (reports[0].parameters.get(label, 0), mean([report.mean_error(label) for report in reports]))
+            for label, reports in ran.items()
+        }
+
+    def merged(self, batch_size: int) -> Report:
+        """One Report for a batch size, with a column for each method that ran."""
+        reports = [r for label in self.labels if (r := self.report(label, batch_size)) is not None]
+        rows = [
+            DomainResult(row.domain, row.n, *(_joined(getattr(r.rows[i], part) for r in reports) for part in _PARTS))
+            for i, row in enumerate(reports[0].rows if reports else [])
+        ]
+        return Report(
+            rows,
+            [method for report in reports for method in report.methods],
+            seconds=_joined(report.seconds for report in reports),
+            adaptation=_joined(report.adaptation for report in reports),
+            parameters=_joined(report.parameters for report in reports),
+            memory=_joined(report.memory for report in reports),
+            memory_kind=", ".join(sorted({report.memory_kind for report in reports} - {""})),
+        )
+
     def errors(self, title: str | None = None) -> Table:
-        """A row for each method, a column for each batch size; the lowest error in bold."""
+        """A row for each method, a column for each batch size; the lowest error of a column in bold."""
         table = Table(title=title, caption="error in %, mean over the domains; lower is better")
         table.add_column("method")
         for size in self.batch_sizes:
             table.add_column(f"batch {size}", justify="right")
-        best = {size: _least(self.error(label, size) for label in self.labels) for size in self.batch_sizes}
+        best = {size: lowest(self.error(label, size) for label in self.labels) for size in self.batch_sizes}
         for label in self.labels:
-            values = {size: self.error(label, size) for size in self.batch_sizes}
-            table.add_row(label, *(marked(value, best[size]) for size, value in values.items()))
+            table.add_row(label, *(marked(self.error(label, size), best[size]) for size in self.batch_sizes))
         return table
 
     def domains(self, batch_size: int, title: str | None = None) -> Table:
-        """A row for each domain, a column for each method that ran; the lowest error in bold."""
-        reports = {label: report for label in self.labels if (report := self.report(label, batch_size)) is not None}
-        table = Table(title=title, caption=f"error in % at batch {batch_size}; lower is better")
-        table.add_column("corruption")
-        for label in reports:
-            table.add_column(label, justify="right")
-        for place, row in enumerate(next(iter(reports.values())).rows if reports else []):
-            errors = [report.rows[place].error[label] for label, report in reports.items()]
-            table.add_row(row.domain, *(marked(error, min(errors)) for error in errors))
-        table.add_section()
-        means = [report.mean_error(label) for label, report in reports.items()]
-        table.add_row("mean", *(marked(error, _least(means)) for error in means))
+        """A row for each domain, a column for each method that ran; the lowest error of a row in bold."""
+        table = self.merged(batch_size).table(title, gain=False)
+        table.caption = f"error in % at batch {batch_size}; lower is better"
         return table
 
     def costs(self, batch_size: int, title: str | None = None) -> Table:
         """Error, worst rise over the source, calibration and cost of each method at one batch size."""
-        kinds = {cell.report.memory_kind for cell in self.cells if cell.report is not None} - {""}
-        table = Table(title=title, caption=f"MB: {', '.join(sorted(kinds)) or 'not measured'}; worst: rise in points")
+        report = self.merged(batch_size)
+        table = Table(title=title, caption=f"MB: {report.memory_kind or 'not measured'}; worst: rise in points")
         for name in ("method", "error %", "worst", "NLL", "ECE %", "learned", "ms / image", "MB"):
             table.add_column(name, justify="left" if name == "method" else "right")
         for label in self.labels:
-            report = self.report(label, batch_size)
-            if report is None:
+            if label not in report.methods:
                 table.add_row(label, *["-"] * 7)
                 continue
             rise, memory = self.worst_rise(label, batch_size), report.memory.get(label)
             table.add_row(
                 label,
                 f"{report.mean_error(label):.2f}",
-                "-" if rise != rise else f"{rise:+.1f}",
+                "-" if isnan(rise) else f"{rise:+.1f}",
                 f"{report.mean_nll(label):.3f}",
                 f"{report.mean_ece(label):.2f}",
                 f"{report.parameters.get(label, 0):,}",
@@ -137,39 +129,55 @@ class Comparison:
         return table
 
     def tables(self, title: str | None = None) -> list[Table]:
-        """All there is to see: errors over the batch sizes, then domains and costs at each of them."""
+        """All tables: the errors over the batch sizes, then the domains and the costs at each batch size."""
         return [self.errors(title)] + [
             of(size, title) for size in self.batch_sizes for of in (self.domains, self.costs)
         ]
 
     def refusals(self) -> dict[str, str]:
-        """label -> why it did not run, once for each reason."""
-        return {cell.label: cell.refusal for cell in self.cells if cell.refusal is not None}
+        """label -> why it did not run; the last reason where there are several."""
+        return {label: cell for (label, _), cell in self.cells.items() if isinstance(cell, str)}
 
     def refusal_lines(self) -> list[str]:
-        """The refusals, for people."""
+        """One sentence for each method that did not run."""
         return [f"{label} did not run: {reason}" for label, reason in self.refusals().items()]
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
-        return {"cells": [cell.to_dict() for cell in self.cells], "provenance": self.provenance}
+        return {"cells": [packed(*key, cell) for key, cell in self.cells.items()], "provenance": self.provenance}
 
     def to_json(self, path: str | Path) -> Path:
-        """Write it, atomically."""
+        """Write the comparison atomically; returns the path."""
         return write_atomically(path, json.dumps(self.to_dict(), indent=2) + "\n")
 
     @classmethod
     def from_json(cls, path: str | Path) -> "Comparison":
-        """Read what `to_json` wrote."""
+        """The comparison that `to_json` wrote."""
         data = json.loads(Path(path).read_text(encoding="utf-8"))
-        return cls([Cell.from_dict(cell) for cell in data["cells"]], data["provenance"])
+        return cls({(c["label"], c["batch_size"]): unpacked(c) for c in data["cells"]}, data["provenance"])
 
 
-def marked(value: float, best: float, form: Callable[[float], str] = "{:.2f}".format) -> str:
-    """A figure for a table: bold where it is the best, "-" where there is none."""
-    text = "-" if value != value else form(value)
-    return f"[bold]{text}[/bold]" if text == form(best) else text
+def _joined(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The entries of all mappings, whose keys differ."""
+    return {name: value for part in parts for name, value in part.items()}
 
 
-def _least(values: Any) -> float:
-    return min((value for value in values if value == value), default=nan)
+def packed(label: str, batch_size: int, cell: Report | str) -> dict[str, Any]:
+    """A cell as it is written to JSON.
+
+    >>> from spear_hf.evaluation.comparison import packed
+    >>> packed("sar", 16, "it has no normalisation layer")["refusal"]
+    'it has no normalisation layer'
+    """
+    report, refusal = (cell.to_dict(), None) if isinstance(cell, Report) else (None, cell)
+    return {"label": label, "batch_size": batch_size, "refusal": refusal, "report": report}
+
+
+def unpacked(data: Mapping[str, Any]) -> Report | str:
+    """The cell that `packed` gave.
+
+    >>> from spear_hf.evaluation.comparison import packed, unpacked
+    >>> unpacked(packed("sar", 16, "it has no normalisation layer"))
+    'it has no normalisation layer'
+    """
+    return data["refusal"] if data["report"] is None else Report.from_dict(data["report"])

@@ -1,9 +1,8 @@
-"""What one step of a method costs: seconds, and bytes of memory at its peak."""
+"""Meter: the time and the peak memory of one step of a method."""
 
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,61 +15,67 @@ ON_CUDA = "CUDA, max_memory_allocated"
 ELSEWHERE = "kept for the backward pass, without weights and images"
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Of one step.
-
-    Args:
-        seconds: of the clock, work that a GPU still had in its queue included.
-        memory: bytes at the peak; 0 where they were not measured.
-        memory_kind: what the bytes are; "" where they were not measured.
-    """
-
-    seconds: float
-    memory: int = 0
-    memory_kind: str = ""
-
-
 class Meter:
-    """Steps of some methods, with what each of them cost.
+    """Runs steps of several methods and measures each.
 
-    On a GPU memory is all that is allocated there, whatever it belongs to: run one method at a time. Elsewhere it is
-    what autograd keeps at once for a backward pass, which is what methods differ in, since weights are there anyway.
+    On a GPU, memory is everything allocated there, whatever it belongs to: run one method at a time. Elsewhere it is
+    what autograd keeps for a backward pass. That is the part in which methods differ; the weights are there anyway.
+
+    >>> import timm, torch
+    >>> from spear_hf.baselines import Source
+    >>> from spear_hf.evaluation.cost import Meter
+    >>> meter = Meter({"source": Source(timm.create_model("test_resnet"))}, memory=True)
+    >>> logits, seconds, memory = meter.step("source", torch.randn(2, 3, 160, 160))
+    >>> memory, meter.memory_kind
+    (0, 'kept for the backward pass, without weights and images')
 
     Args:
-        methods: by name.
-        memory: whether memory is measured, or seconds alone.
+        methods: name -> method.
+        memory: whether to measure memory too, not only seconds.
+
+    Attributes:
+        memory_kind: what the bytes of the last step are; "" where memory is not measured.
     """
 
     def __init__(self, methods: Mapping[str, TTAMethod], *, memory: bool) -> None:
         self.methods = methods
+        self.memory_kind = ""
         self._weights = {name: storages_of(method) for name, method in methods.items()} if memory else {}
 
-    def step(self, name: str, x: Tensor) -> tuple[Tensor, Cost]:
-        """The answer of one method to a batch, from which it learns, and the cost."""
+    def step(self, name: str, x: Tensor) -> tuple[Tensor, float, int]:
+        """(logits, seconds, bytes at the peak) of one step of a method; 0 bytes where memory is not measured.
+
+        The seconds include the work that is still in a GPU's queue when `step` returns.
+        """
         method = self.methods[name]
         if not self._weights:
-            answer, seconds = _timed(method, x)
-            return answer, Cost(seconds)
+            return *_timed(method, x), 0
         if x.device.type == "cuda":
+            self.memory_kind = ON_CUDA
             torch.cuda.reset_peak_memory_stats(x.device)
-            answer, seconds = _timed(method, x)
-            return answer, Cost(seconds, torch.cuda.max_memory_allocated(x.device), ON_CUDA)
+            return *_timed(method, x), torch.cuda.max_memory_allocated(x.device)
+        self.memory_kind = ELSEWHERE
         with SavedBytes(self._weights[name] | {_address(x)}) as saved:
-            answer, seconds = _timed(method, x)
-        return answer, Cost(seconds, saved.peak, ELSEWHERE)
+            logits, seconds = _timed(method, x)
+        return logits, seconds, saved.peak
 
 
 def _timed(method: TTAMethod, x: Tensor) -> tuple[Tensor, float]:
     _wait(x.device)
     began = time.perf_counter()
-    answer = method.step(x)
+    logits = method.step(x)
     _wait(x.device)
-    return answer, time.perf_counter() - began
+    return logits, time.perf_counter() - began
 
 
-def storages_of(method: TTAMethod) -> frozenset[int]:
-    """The addresses of every weight, buffer and other tensor that a method holds, or something in it does."""
+def storages_of(method: Any) -> frozenset[int]:
+    """The storage addresses of all tensors that a method holds, directly or in its attributes, up to four levels deep.
+
+    >>> from spear_hf.evaluation.cost import storages_of
+    >>> from torch import nn
+    >>> len(storages_of(nn.BatchNorm2d(3)))  # weight, bias and three buffers
+    5
+    """
     return frozenset(map(_address, _tensors_in(method, depth=4)))
 
 
@@ -86,13 +91,21 @@ def _tensors_in(part: Any, depth: int) -> Iterator[Tensor]:
 
 
 class SavedBytes:
-    """Inside, counts what autograd keeps for backward passes: every storage once, for as long as a graph holds it.
+    """A context that counts the bytes autograd keeps for backward passes, each storage once while any graph holds it.
+
+    >>> import torch
+    >>> from spear_hf.evaluation.cost import SavedBytes
+    >>> a, b = torch.randn(2, 100, requires_grad=True)
+    >>> with SavedBytes(frozenset()) as saved:
+    ...     product = a * b  # keeps both: one storage of 800 bytes
+    >>> saved.peak
+    800
 
     Args:
-        uncounted: addresses of storages that are there anyway.
+        uncounted: addresses of storages that are not counted.
 
     Attributes:
-        peak: the most bytes that were kept at once.
+        peak: the most bytes that were kept at the same time.
     """
 
     def __init__(self, uncounted: frozenset[int]) -> None:
@@ -110,26 +123,27 @@ class SavedBytes:
         self._hooks.__exit__(*exception)
 
     def hold(self, address: int, size: int) -> None:
-        """One more graph node keeps this storage."""
+        """Add one graph node that keeps this storage."""
         if address not in self.uncounted:
             self._now += size if self._holders[address] == 0 else 0
             self._holders[address] += 1
             self.peak = max(self.peak, self._now)
 
     def release(self, address: int, size: int) -> None:
-        """One graph node less keeps it."""
+        """Remove one graph node that kept this storage."""
         if address not in self.uncounted:
             self._holders[address] -= 1
             self._now -= size if self._holders[address] == 0 else 0
 
 
 class _Kept:
-    """A tensor that a graph node keeps; goes with the node."""
+    """What a graph node stores in place of a tensor; it is deleted together with the node."""
 
     __slots__ = ("address", "ledger", "size", "tensor")
 
     def __init__(self, tensor: Tensor, ledger: SavedBytes) -> None:
-        # an output comes with its graph: keeping that as well would be a cycle that only a backward pass breaks
+        # Detached, because an output holds its own graph: keeping that too would be a reference cycle, which only a
+        # backward pass breaks, and a graph that nobody runs backward through would be counted for ever.
         self.tensor, self.ledger = tensor.detach(), ledger
         storage = tensor.untyped_storage()
         self.address, self.size = storage.data_ptr(), storage.nbytes()

@@ -1,25 +1,25 @@
-"""A run as one HTML page that holds everything it shows: tables, figures and provenance; it opens without a network."""
+"""A run as one HTML page that contains everything it shows: tables, figures and provenance; it needs no network."""
 
 import base64
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from html import escape
-from importlib.resources import files
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from string import Template
 from typing import TYPE_CHECKING, Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
 from spear_hf.evaluation.plots import figures_of
-from spear_hf.evaluation.report import Report
-from spear_hf.evaluation.run import Run, read_run
+from spear_hf.evaluation.report import BatchRecord, Report
+from spear_hf.evaluation.run_folder import RunFolder
 from spear_hf.utils.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PAGE_NAME = "report.html"
-MOST_EVENTS = 200
+TEMPLATE_NAME = "page_template.html"
+MAX_EVENTS = 200
 CAPTIONS = {
     "error_by_domain": "Error of each method; a line runs from the first to the last, red where that is worse.",
     "running_error": "Above, the error so far in each domain. Below, the mean normalised entropy of each answer: from "
@@ -32,34 +32,64 @@ CAPTIONS = {
 
 
 def write_page(folder: str | Path, output: str | Path | None = None) -> Path:
-    """Write the page of a run folder, into the folder itself unless told otherwise; returns its path.
+    """Write the page of a run folder, to report.html in it by default; returns the page's path.
+
+    >>> import tempfile
+    >>> from spear_hf.evaluation.html import write_page
+    >>> from spear_hf.evaluation.report import DomainResult, Report
+    >>> with tempfile.TemporaryDirectory() as name:
+    ...     path = Report([DomainResult("fog/5", 8, {"source": 60.0})], ["source"]).to_json(f"{name}/report.json")
+    ...     print(write_page(name).name)
+    report.html
 
     Raises:
-        DataError: a folder without a report.
+        DataError: the folder holds no report.
         ConfigError: matplotlib is not installed.
     """
-    page = render_page(read_run(folder))
+    run = RunFolder(folder)
+    page = render_page(run.read_report(), run.read_steps(), run.read_clean())
     return write_atomically(Path(folder) / PAGE_NAME if output is None else output, page)
 
 
-def render_page(run: Run) -> str:
-    """The page, with every figure in it."""
-    report, stream = run.report, run.report.provenance.get("stream", {})
+def render_page(report: Report, steps: Sequence[BatchRecord] = (), clean: Report | None = None) -> str:
+    """The page as HTML, with every figure inside. The same run gives the same page.
+
+    >>> from spear_hf.evaluation.html import render_page
+    >>> from spear_hf.evaluation.report import DomainResult, Report
+    >>> page = render_page(Report([DomainResult("fog/5", 8, {"source": 60.0})], ["source"]))
+    >>> "60.00 %" in page
+    True
+
+    Args:
+        report: of the run.
+        steps: its batches.
+        clean: of `clean_along`.
+    """
+    stream = report.provenance.get("stream", {})
     facts = {
         "protocol": stream.get("protocol"),
         "batch size": stream.get("batch_size"),
         "images": stream.get("source", {}).get("name"),
     }
-    template = Template(files("spear_hf.evaluation").joinpath("report_template.html").read_text(encoding="utf-8"))
-    return template.substitute(
-        title=escape(_title(report)),
-        subtitle=escape("; ".join(f"{name} {value}" for name, value in facts.items() if value is not None)),
+    # autoescape: names of classes, domains and models come from outside, and are text, never markup
+    environment = Environment(
+        loader=PackageLoader("spear_hf.evaluation", "."),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    found = [(r.batch, r.domain, event) for r in steps if r.step is not None for event in r.step.events]
+    return environment.get_template(TEMPLATE_NAME).render(
+        title=_title(report),
+        subtitle="; ".join(f"{name} {value}" for name, value in facts.items() if value is not None),
         numbers=_numbers(report),
-        errors=_errors(report),
+        report=report,
         methods=_methods(report),
-        figures="\n".join(_figure(name, figure) for name, figure in figures_of(run).items()),
-        events=_events(run),
-        provenance="\n".join(_details(name, value) for name, value in report.provenance.items()),
+        figures=[(name, CAPTIONS[name], _svg(f)) for name, f in figures_of(report, steps, clean).items()],
+        events=found[:MAX_EVENTS],
+        more_events=len(found) - MAX_EVENTS,
+        provenance=[(name, _text(value)) for name, value in report.provenance.items()],
     )
 
 
@@ -68,98 +98,49 @@ def _title(report: Report) -> str:
     return f"{model} on {len(report.rows)} domain{'s' if len(report.rows) > 1 else ''}"
 
 
-def _numbers(report: Report) -> str:
-    """The few figures that a reader wants first."""
+def _numbers(report: Report) -> list[tuple[str, str]]:
+    """(number, what it is) of the few numbers at the top."""
     first, last = report.methods[0], report.methods[-1]
     shown = [(f"{report.mean_error(method):.2f} %", f"mean error, {method}") for method in dict.fromkeys((first, last))]
     if first != last:
-        shown.append((f"{report.mean_error(first) - report.mean_error(last):+.2f}", "points gained"))
+        shown.append((f"{report.gain(report.mean_row()):+.2f}", "points gained"))
     shown.append((f"{report.images:,}", "images"))
     if last in report.parameters:
         shown.append((f"{report.parameters[last]:,}", f"numbers learned by {last}"))
-    return "".join(f"<div><b>{escape(value)}</b><span>{escape(text)}</span></div>" for value, text in shown)
+    return shown
 
 
-def _errors(report: Report) -> str:
-    """The table of errors, its means below."""
-    first, last = report.methods[0], report.methods[-1]
-
-    def cells(error: Mapping[str, float]) -> list[str]:
-        gain = error[first] - error[last]
-        mark = "better" if gain > 0 else "worse" if gain < 0 else ""
-        gains = [f'<span class="{mark}">{gain:+.2f}</span>'] if first != last else []
-        return [f"{error[method]:.2f}" for method in report.methods] + gains
-
-    head = ["domain", "n", *report.methods] + (["gain"] if first != last else [])
-    rows = [[escape(row.domain), f"{row.n:,}", *cells(row.error)] for row in report.rows]
-    means = {method: report.mean_error(method) for method in report.methods}
-    return _table(head, rows, ["mean", f"{report.images:,}", *cells(means)])
-
-
-def _methods(report: Report) -> str:
-    """One row for each method: its means, what it learns, what it costs, what its steps did."""
-    rows = []
+def _methods(report: Report) -> list[list[str]]:
+    """The head, and for each method its means, numbers, cost and steps; columns without an entry are left out."""
+    rows = [["method", "error %", "NLL, nats", "ECE %", "learned", "ms/image", "MiB", "steps"]]
     for method in report.methods:
         has_likelihood = all(method in row.nll for row in report.rows)
         memory = report.memory.get(method)
-        steps = ", ".join(f"{count} {why}" for why, count in report.adaptation.get(method, {}).items())
         rows.append(
             [
-                escape(method),
+                method,
                 f"{report.mean_error(method):.2f}",
                 f"{report.mean_nll(method):.4f}" if has_likelihood else "",
                 f"{report.mean_ece(method):.3f}" if has_likelihood else "",
                 f"{report.parameters[method]:,}" if method in report.parameters else "",
                 f"{1000 * report.seconds_per_image(method):.2f}" if method in report.seconds else "",
                 f"{memory / 2**20:,.1f}" if memory else "",
-                escape(steps),
+                ", ".join(f"{count} {why}" for why, count in report.adaptation.get(method, {}).items()),
             ]
         )
-    head = ["method", "error %", "NLL, nats", "ECE %", "learned", "ms/image", "MiB", "steps"]
-    kept = [i for i in range(len(head)) if any(row[i] for row in rows)]
-    return _table([head[i] for i in kept], [[row[i] for i in kept] for row in rows], kind="wide")
+    kept = [i for i in range(len(rows[0])) if any(row[i] for row in rows[1:])]
+    return [[row[i] for i in kept] for row in rows]
 
 
-def _figure(name: str, figure: "Figure") -> str:
-    """A figure as an SVG inside the page."""
+def _svg(figure: "Figure") -> str:
+    """The figure as SVG, in base64."""
     import matplotlib
 
     file = BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "spear-hf"}):  # the same run gives the same page
+    with matplotlib.rc_context({"svg.hashsalt": "spear-hf"}):  # without it, every page would have other ids
         figure.savefig(file, format="svg", dpi=150, metadata={"Date": None})
-    data = base64.b64encode(file.getvalue()).decode()
-    caption = escape(CAPTIONS[name])
-    image = f'<img id="{name}" alt="{caption}" src="data:image/svg+xml;base64,{data}">'
-    return f"<figure><figcaption>{caption}</figcaption>{image}</figure>"
+    return base64.b64encode(file.getvalue()).decode()
 
 
-def _events(run: Run) -> str:
-    """What a guard saw and did; nothing where there was no guard, or nothing to do."""
-    found = [(r.batch, r.domain, event) for r in run.steps if r.step is not None for event in r.step.events]
-    if not found:
-        return ""
-    rows = [[str(batch), escape(domain), escape(event)] for batch, domain, event in found[:MOST_EVENTS]]
-    more = f"<p>{len(found) - MOST_EVENTS:,} more in steps.jsonl</p>" if len(found) > MOST_EVENTS else ""
-    table = _table(["batch", "domain", "event"], rows, kind="wide")
-    return f'<h2>What the guard did</h2><div class="scroll">{table}</div>{more}'
-
-
-def _details(name: str, value: Any) -> str:
-    """One entry of the provenance, folded."""
-    text = value if isinstance(value, str) else json.dumps(value, indent=2)
-    return f"<details><summary>{escape(name)}</summary><pre>{escape(text)}</pre></details>"
-
-
-def _table(
-    head: Sequence[str], rows: Iterable[Sequence[str]], foot: Sequence[str] | None = None, *, kind: str = ""
-) -> str:
-    """An HTML table; the cells are HTML already, the head is text."""
-
-    def line(cells: Sequence[str]) -> str:
-        return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
-
-    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-    bottom = f"<tfoot>{line(foot)}</tfoot>" if foot is not None else ""
-    return (
-        f'<table class="{kind}"><thead><tr>{top}</tr></thead><tbody>{"".join(map(line, rows))}</tbody>{bottom}</table>'
-    )
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, indent=2)

@@ -1,28 +1,35 @@
-"""Right and wrong answers, their likelihood and their calibration, by domain; percentages, as in the paper's tables.
+"""Sums over the predictions of a batch: wrong ones, likelihood and calibration.
 
-All of it is a sum over images, kept in whole numbers: however the images are spread over batches and processes, the
-sums of the same answers are the same bits, and processes add up theirs without gathering a logit.
+Every metric is a ratio of sums of whole numbers over images. So the result does not depend on how the images are spread
+over batches and processes, bit for bit, and processes add up their sums without gathering any logits.
 """
-
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from spear_hf.errors import DataError
 
-NUM_BINS = 15  # of the calibration error, of equal width, as it is usually reported
+NUM_BINS = 15  # equal-width bins of confidence, the usual number for the calibration error
 NUM_SUMS = 2 + NUM_BINS
-UNIT = 1_000_000  # of likelihood and confidence: they are summed in millionths
-WORST_NLL = 10_000.0  # nats; stands for an answer that is not finite, too
+UNIT = 1_000_000  # likelihood and confidence are rounded to millionths: integer sums do not depend on their order
+WORST_NLL = 10_000.0  # nats; also the value for logits that are not finite
 
 
 def count_wrong(logits: Tensor, labels: Tensor, classes: Tensor | None = None) -> int:
-    """How many of the answers are wrong: logits (B, K), labels (B,) in 0..K-1; B may be 0.
+    """The number of wrong predictions.
+
+    >>> import torch
+    >>> from spear_hf.evaluation.metrics import count_wrong
+    >>> count_wrong(torch.tensor([[2.0, 1.0, 0.0], [0.0, 1.0, 2.0]]), torch.tensor([0, 1]))
+    1
 
     Args:
-        classes: (S,) those that can occur, where the data has fewer than the model; no other can be the answer.
+        logits: (B, K); B may be 0.
+        labels: (B,) integers in 0..K-1.
+        classes: (S,) the classes that can be predicted, where the data has fewer than the model; None for all.
+
+    Raises:
+        DataError: a label outside 0..K-1.
     """
     if len(labels) and (int(labels.max()) >= logits.shape[1] or int(labels.min()) < 0):
         raise DataError(
@@ -33,17 +40,33 @@ def count_wrong(logits: Tensor, labels: Tensor, classes: Tensor | None = None) -
 
 
 def answers_of(logits: Tensor, classes: Tensor | None = None) -> Tensor:
-    """(B,) int64 on the CPU, the class that each image gets; `classes` as for `count_wrong`."""
+    """(B,) int64 on the CPU: the predicted class of each image.
+
+    >>> import torch
+    >>> from spear_hf.evaluation.metrics import answers_of
+    >>> answers_of(torch.tensor([[9.0, 1.0, 0.0]]), classes=torch.tensor([1, 2]))
+    tensor([1])
+
+    Args:
+        logits, classes: as for `count_wrong`.
+    """
     logits = logits.cpu()
     return logits.argmax(1) if classes is None else classes[logits[:, classes].argmax(1)]
 
 
 def sums_over(logits: Tensor, labels: Tensor, classes: Tensor | None = None) -> Tensor:
-    """(2 + 15,) int64 sums over a batch: wrong answers; -log p of the labels; and for each bin of confidence, right
-    answers minus confidence. The last two are in millionths.
+    """(2 + 15,) int64 sums over a batch, which `MetricAccumulator.add` takes.
+
+    The number of wrong predictions; the sum of -log p of the labels, in millionths of a nat; and for each of the 15
+    bins of confidence, the number of right predictions minus the sum of their confidence, in millionths.
+
+    >>> import torch
+    >>> from spear_hf.evaluation.metrics import sums_over
+    >>> sums_over(torch.tensor([[0.9, 0.1], [0.9, 0.1]]).log(), torch.tensor([0, 1]))[:2]
+    tensor([      1, 2407946])
 
     Args:
-        logits, labels, classes: as for `count_wrong`; probabilities are over the classes that can occur.
+        logits, labels, classes: as for `count_wrong`; probabilities are taken over `classes`.
     """
     wrong = count_wrong(logits, labels, classes)
     logits, labels = logits.detach().cpu().double(), labels.cpu()
@@ -59,59 +82,11 @@ def sums_over(logits: Tensor, labels: Tensor, classes: Tensor | None = None) -> 
     return torch.cat([torch.tensor([wrong, int(nll.mul(UNIT).round().long().sum())]), calibration])
 
 
-@dataclass
-class Counts:
-    """Running sums over the answers of one method in one domain.
-
-    Args:
-        wrong: answers that were wrong.
-        total: answers.
-        nll: negative log-likelihood of the labels, in millionths of a nat.
-        gaps: right answers minus confidence, in millionths, in each of the bins of confidence.
-    """
-
-    wrong: int = 0
-    total: int = 0
-    nll: int = 0
-    gaps: list[int] = field(default_factory=lambda: [0] * NUM_BINS)
-
-    def add(self, sums: Sequence[int], total: int) -> None:
-        """Count a batch of `total` answers, whose `sums_over` these are."""
-        self.wrong += sums[0]
-        self.nll += sums[1]
-        self.gaps = [mine + new for mine, new in zip(self.gaps, sums[2:], strict=True)]
-        self.total += total
-
-    @property
-    def error(self) -> float:
-        """In percent; NaN before the first batch."""
-        return 100 * self.wrong / self.total if self.total else float("nan")
-
-    @property
-    def mean_nll(self) -> float:
-        """In nats, to four decimals: below them the logits of one process and of several differ anyway."""
-        return round(self.nll / UNIT / self.total, 4) if self.total else float("nan")
-
-    @property
-    def ece(self) -> float:
-        """Expected calibration error (Naeini et al. 2015, Guo et al. 2017), in percent, to three decimals.
-
-        The mean over images of |accuracy - mean confidence| of the bin that an image's confidence falls into.
-        """
-        return round(100 * sum(map(abs, self.gaps)) / UNIT / self.total, 3) if self.total else float("nan")
-
-
-@dataclass
-class DomainCounts:
-    """domain -> method -> Counts, in the order in which the domains came."""
-
-    counts: dict[str, dict[str, Counts]] = field(default_factory=dict)
-
-    def of(self, domain: str, method: str) -> Counts:
-        """The counts of one cell, made when first asked for."""
-        return self.counts.setdefault(domain, {}).setdefault(method, Counts())
-
-
 def mean(values: list[float]) -> float:
-    """The unweighted mean, as the paper averages over corruptions; NaN for none."""
+    """The unweighted mean, as the paper averages over corruptions; NaN for an empty list.
+
+    >>> from spear_hf.evaluation.metrics import mean
+    >>> mean([10.0, 20.0])
+    15.0
+    """
     return float(torch.tensor(values, dtype=torch.float64).mean()) if values else float("nan")

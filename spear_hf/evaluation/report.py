@@ -1,9 +1,9 @@
-"""Report: what a run gave, all that a rerun needs, and the table of it."""
+"""What a run gave: a BatchRecord for each batch, a DomainResult for each domain, and a Report of the whole run."""
 
 import json
 import math
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -12,21 +12,80 @@ from typing import Any
 from rich.table import Table
 
 from spear_hf.evaluation.metrics import mean
+from spear_hf.learning.record import StepRecord
 from spear_hf.utils.files import write_atomically
 
 PACKAGES = ("spear-hf", "torch", "transformers", "timm", "datasets", "accelerate", "numpy", "pillow")
 
 
 @dataclass(frozen=True)
+class BatchRecord:
+    """The predictions of every method for one batch, over all processes; one line of steps.jsonl.
+
+    >>> from spear_hf.evaluation.report import BatchRecord
+    >>> record = BatchRecord(0, "fog/5", 8, {"source": 3, "SPeaR": 1})
+    >>> BatchRecord.from_dict(record.to_dict()) == record
+    True
+
+    Args:
+        batch: its number in the stream, from 0.
+        domain: its name.
+        n: number of images.
+        wrong: method -> number of wrong predictions.
+        answers: class -> how often the last method predicted it; classes that were never predicted are left out.
+        labels: class -> how often it was the label.
+        step: the StepRecord of the last method; None where the method keeps none.
+        deviations: boundary key -> (||gamma - 1||, ||beta||) of its RSP after the step; a `RunFolder` fills it in.
+    """
+
+    batch: int
+    domain: str
+    n: int
+    wrong: dict[str, int]
+    answers: dict[int, int] = field(default_factory=dict)
+    labels: dict[int, int] = field(default_factory=dict)
+    step: StepRecord | None = None
+    deviations: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields, ready for JSON, which turns the integer keys of `answers` and `labels` into strings."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "BatchRecord":
+        """The record that `to_dict` gave, also after JSON turned class numbers into strings and tuples into lists."""
+        step = data["step"]
+        return cls(
+            batch=data["batch"],
+            domain=data["domain"],
+            n=data["n"],
+            wrong=dict(data["wrong"]),
+            answers={int(c): count for c, count in data["answers"].items()},
+            labels={int(c): count for c, count in data["labels"].items()},
+            step=None if step is None else _step(step),
+            deviations={key: (gamma, beta) for key, (gamma, beta) in data["deviations"].items()},
+        )
+
+
+def _step(data: Mapping[str, Any]) -> StepRecord:
+    fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+    return StepRecord(**fields)
+
+
+@dataclass(frozen=True)
 class DomainResult:
-    """One row of a report: n images of a domain, and what each method's online answers to them were worth.
+    """One row of a report: the online predictions of each method for the n images of a domain.
+
+    >>> from spear_hf.evaluation.report import DomainResult
+    >>> DomainResult("fog/5", 512, {"source": 60.0, "SPeaR": 45.5}).error["SPeaR"]
+    45.5
 
     Args:
         domain: its name.
-        n: images.
-        error: in percent.
-        nll: mean negative log-likelihood of the labels, in nats; empty in a report of an earlier version.
-        ece: expected calibration error, in percent; empty in a report of an earlier version.
+        n: number of images.
+        error: method -> error in percent.
+        nll: method -> mean negative log-likelihood of the labels, in nats; empty in a report of an earlier version.
+        ece: method -> expected calibration error in percent; empty in a report of an earlier version.
     """
 
     domain: str
@@ -38,17 +97,24 @@ class DomainResult:
 
 @dataclass
 class Report:
-    """What came out, and all that a rerun needs.
+    """The results of a run, and everything that a rerun needs.
+
+    >>> from spear_hf.evaluation.report import DomainResult, Report
+    >>> report = Report([DomainResult("fog/5", 8, {"source": 60.0, "SPeaR": 45.0})], ["source", "SPeaR"])
+    >>> report.mean_error("SPeaR")
+    45.0
+    >>> Report.from_dict(report.to_dict()) == report
+    True
 
     Args:
         rows: one for each domain, in stream order.
-        methods: their names, in column order; the first is what gains are counted from.
-        provenance: stream, base, hyper-parameters, package versions.
-        seconds: spent by each method in `step`, in all.
-        adaptation: for methods with a StepRecord: how many steps adapted, why the others were skipped, and how many
-            began a new domain or took the batch norms' statistics without the source's.
-        parameters: how many numbers each method learns.
-        memory: the most that a step of each method took, in bytes; empty where it was not measured.
+        methods: their names, in column order; gains are those of the last over the first.
+        provenance: stream, base model, hyper-parameters, package versions.
+        seconds: method -> total time in `step`.
+        adaptation: method -> outcome -> number of steps, for methods with a StepRecord: how many steps adapted, why
+            the others were skipped, how many began a new domain, how many used batch statistics alone.
+        parameters: method -> how many numbers it learns.
+        memory: method -> bytes that its largest step took; empty where memory was not measured.
         memory_kind: what these bytes are.
     """
 
@@ -63,67 +129,102 @@ class Report:
 
     @property
     def images(self) -> int:
-        """Answers of each method, over all domains."""
+        """How many images each method predicted, over all domains."""
         return sum(row.n for row in self.rows)
 
     def mean_error(self, method: str) -> float:
-        """Unweighted mean over the domains, in percent."""
+        """The unweighted mean over the domains, in percent."""
         return mean([row.error[method] for row in self.rows])
 
     def mean_nll(self, method: str) -> float:
-        """Unweighted mean over the domains, in nats; NaN in a report of an earlier version."""
+        """The unweighted mean over the domains, in nats; NaN in a report of an earlier version."""
         return mean([row.nll[method] for row in self.rows if row.nll])
 
     def mean_ece(self, method: str) -> float:
-        """Unweighted mean over the domains, in percent; NaN in a report of an earlier version."""
+        """The unweighted mean over the domains, in percent; NaN in a report of an earlier version."""
         return mean([row.ece[method] for row in self.rows if row.ece])
 
+    def mean_row(self) -> DomainResult:
+        """The last row of a table: the domain "mean", all images, the mean error of each method."""
+        return DomainResult("mean", self.images, {method: self.mean_error(method) for method in self.methods})
+
+    def gain(self, row: DomainResult) -> float:
+        """Points of error by which the last method is better than the first in a row."""
+        return row.error[self.methods[0]] - row.error[self.methods[-1]]
+
     def seconds_per_image(self, method: str) -> float:
-        """In `step`, of this process's clock."""
+        """The mean time in `step` for one image, by this process's clock."""
         return self.seconds[method] / self.images
 
+    def points(self) -> dict[str, tuple[int, float]]:
+        """method -> (how many numbers it learns, its mean error); methods whose number is not known are left out."""
+        return {m: (self.parameters[m], self.mean_error(m)) for m in self.methods if m in self.parameters}
+
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready, with the means written out."""
+        """The fields and the means, JSON-ready."""
         means = {"mean_error": self.mean_error, "mean_nll": self.mean_nll, "mean_ece": self.mean_ece}
         written = {name: {m: of(m) for m in self.methods} for name, of in means.items()}
         return asdict(self) | {name: values for name, values in written.items() if _is_finite(values)}
 
     def to_json(self, path: str | Path) -> Path:
-        """Write the report, atomically."""
+        """Write the report atomically; returns the path."""
         return write_atomically(path, json.dumps(self.to_dict(), indent=2) + "\n")
 
     @classmethod
     def from_json(cls, path: str | Path) -> "Report":
-        """Read what `to_json` wrote."""
+        """The report that `to_json` wrote."""
         return cls.from_dict(json.loads(Path(path).read_text()))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Report":
-        """Read what `to_dict` gave; means are worked out anew, and what an earlier version did not have is empty."""
+        """The report that `to_dict` gave. Means are computed again; fields that an earlier version lacked are empty."""
         known = {f.name: data[f.name] for f in fields(cls) if f.name in data}
         return cls(**{**known, "rows": [DomainResult(**row) for row in data["rows"]]})
 
-    def table(self, title: str | None = None) -> Table:
-        """Corruption, n, each method's error in percent, and the gain of the last over the first, with the means."""
-        table = Table(title=title, caption="error in %, lower is better; gain in points")
+    def table(self, title: str | None = None, *, gain: bool = True) -> Table:
+        """A row for each domain and one for the mean: images, the error of each method, the lowest in bold.
+
+        Args:
+            title: above the table.
+            gain: whether a last column shows the gain of the last method over the first.
+        """
+        table = Table(title=title, caption="error in %, lower is better" + ("; gain in points" if gain else ""))
         table.add_column("corruption")
-        table.add_column("n", justify="right")
-        for method in self.methods:
-            table.add_column(method, justify="right")
-        if len(self.methods) > 1:
-            table.add_column("gain", justify="right")
+        gain = gain and len(self.methods) > 1
+        for name in ("n", *self.methods, *(["gain"] if gain else [])):
+            table.add_column(name, justify="right")
+
+        def cells(row: DomainResult) -> list[str]:
+            best = lowest(row.error.values())
+            errors = [marked(row.error[method], best) for method in self.methods]
+            return [row.domain, str(row.n), *errors] + ([f"{self.gain(row):+.2f}"] if gain else [])
+
         for row in self.rows:
-            table.add_row(row.domain, str(row.n), *self._cells(row.error))
+            table.add_row(*cells(row))
         table.add_section()
-        means = {method: self.mean_error(method) for method in self.methods}
-        table.add_row("mean", str(sum(row.n for row in self.rows)), *self._cells(means), style="bold")
+        table.add_row(*cells(self.mean_row()), style="bold")
         return table
 
-    def _cells(self, error: Mapping[str, float]) -> list[str]:
-        cells = [f"{error[method]:.2f}" for method in self.methods]
-        if len(self.methods) > 1:
-            cells.append(f"{error[self.methods[0]] - error[self.methods[-1]]:+.2f}")
-        return cells
+
+def marked(value: float, best: float) -> str:
+    """A number with two decimals for a table: in bold where it equals the best one, "-" for NaN.
+
+    >>> from spear_hf.evaluation.report import marked
+    >>> marked(12.3, best=12.3), marked(50.0, best=12.3), marked(float("nan"), best=12.3)
+    ('[bold]12.30[/bold]', '50.00', '-')
+    """
+    text = "-" if math.isnan(value) else f"{value:.2f}"
+    return f"[bold]{text}[/bold]" if text == f"{best:.2f}" else text
+
+
+def lowest(values: Iterable[float]) -> float:
+    """The lowest number that is not NaN; NaN where there is none.
+
+    >>> from spear_hf.evaluation.report import lowest
+    >>> lowest([float("nan"), 30.0, 20.0])
+    20.0
+    """
+    return min((value for value in values if not math.isnan(value)), default=math.nan)
 
 
 def _is_finite(values: Mapping[str, float]) -> bool:
@@ -131,7 +232,12 @@ def _is_finite(values: Mapping[str, float]) -> bool:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and every package that can change a number."""
+    """The versions of Python and of every package that can change a number.
+
+    >>> from spear_hf.evaluation.report import versions
+    >>> "torch" in versions()
+    True
+    """
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from spear_hf.evaluation.run import read_run, read_steps
+from spear_hf.evaluation.run_folder import RunFolder
 from tests.builders import printed, spear_hf
 from tests.conftest import EMBEDDED, ROOT
 
@@ -37,13 +37,14 @@ def test_adapt_leaves_a_run_and_its_adapters_answer_frozen(tmp_path: Path) -> No
 
     words = ("--corruptions", "fog,contrast", "--tau", "0.1", "--clean-images", "32", "--guard")
     found = printed(*words_of("adapt", tmp_path / "run", *words, "--log-with", "tensorboard"))
-    kept = read_run(tmp_path / "run")
-    assert found["mean_error"] == kept.report.to_dict()["mean_error"]
+    kept = RunFolder(tmp_path / "run")
+    report, clean = kept.read_report(), kept.read_clean()
+    assert found["mean_error"] == report.to_dict()["mean_error"]
     assert found["mean_error"]["SPeaR"] < found["mean_error"]["source"]
-    assert (len(kept.steps), kept.report.provenance["config"]["tau"]) == (4, 0.1)
-    assert kept.report.provenance["class_names"][1] == "Trouser"
-    assert kept.clean is not None
-    assert [(row.domain, row.n) for row in kept.clean.rows] == [("fog/5", 32), ("contrast/5", 32)]
+    assert (len(kept.read_steps()), report.provenance["config"]["tau"]) == (4, 0.1)
+    assert report.provenance["class_names"][1] == "Trouser"
+    assert clean is not None
+    assert [(row.domain, row.n) for row in clean.rows] == [("fog/5", 32), ("contrast/5", 32)]
     frozen = printed(*words_of("eval", tmp_path / "eval", "--corruptions", "fog", "--adapter", found["adapters"][0]))
     assert frozen["methods"] == ["source", "fog-5"]
     assert frozen["rows"][0]["error"]["source"] == found["rows"][0]["error"]["source"]
@@ -69,12 +70,12 @@ def test_an_interrupted_run_goes_on_and_ends_as_one_that_was_not(tmp_path: Path)
     _, errors = cut.communicate(timeout=120)
     assert cut.returncode == 130, errors
     assert "the same command continues there, --fresh starts again" in errors
-    assert 12 <= len(read_steps(tmp_path / "cut" / "steps.jsonl")) < 48
+    assert 12 <= len(RunFolder(tmp_path / "cut").read_steps()) < 48
     assert not (tmp_path / "cut" / "report.json").exists()
     assert run("adapt", tmp_path / "cut", *words).exit_code == 0
     for name in ("steps.jsonl", "adapters/fog-5/adapter_model.safetensors", "adapters/contrast-5/README.md"):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-    assert read_run(tmp_path / "cut").report.rows == read_run(tmp_path / "whole").report.rows
+    assert RunFolder(tmp_path / "cut").read_report().rows == RunFolder(tmp_path / "whole").read_report().rows
 
 
 @pytest.mark.slow
@@ -84,13 +85,14 @@ def test_two_processes_leave_what_one_leaves(tmp_path: Path) -> None:
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
     done = subprocess.run(launch + process("adapt", tmp_path / "two", *words)[1:], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    one, two = read_run(tmp_path / "one"), read_run(tmp_path / "two")
-    assert [(r.batch, r.n, r.wrong, r.answers, r.labels) for r in one.steps] == [
-        (r.batch, r.n, r.wrong, r.answers, r.labels) for r in two.steps
+    one, two = RunFolder(tmp_path / "one"), RunFolder(tmp_path / "two")
+    assert [(r.batch, r.n, r.wrong, r.answers, r.labels) for r in one.read_steps()] == [
+        (r.batch, r.n, r.wrong, r.answers, r.labels) for r in two.read_steps()
     ]
-    assert one.clean is not None
-    assert two.clean is not None
-    assert [row.error for row in one.clean.rows] == [row.error for row in two.clean.rows]
+    clean_of_one, clean_of_two = one.read_clean(), two.read_clean()
+    assert clean_of_one is not None
+    assert clean_of_two is not None
+    assert [row.error for row in clean_of_one.rows] == [row.error for row in clean_of_two.rows]
     assert len(list((tmp_path / "two" / "adapters").iterdir())) == 2
 
 
@@ -103,7 +105,7 @@ def test_a_folder_of_another_run_is_refused_unless_begun_anew(tmp_path: Path) ->
     assert "is of another run (['method resnet-fog'] are in only one of them)" in done.stderr
     assert done.stderr.strip().endswith("or start again with --fresh")
     assert run("eval", tmp_path, *words, *adapter, "--fresh").exit_code == 0
-    assert read_run(tmp_path).report.methods == ["source", "resnet-fog"]
+    assert RunFolder(tmp_path).read_report().methods == ["source", "resnet-fog"]
 
 
 @pytest.mark.parametrize(

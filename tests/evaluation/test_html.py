@@ -4,20 +4,21 @@ import base64
 import re
 import shutil
 import subprocess
-import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from spear_hf.cli import app
 from spear_hf.errors import DataError
+from spear_hf.evaluation import html
 from spear_hf.evaluation.html import render_page, write_page
 from spear_hf.evaluation.report import DomainResult
-from spear_hf.evaluation.run import Run
-from tests.evaluation.test_plots import REPORT, STEPS
+from tests.builders import a_run
 
-RUN = Run(REPORT, STEPS, clean=REPORT)
+REPORT, STEPS = a_run()
 
 
 class Page(HTMLParser):
@@ -45,8 +46,19 @@ class Page(HTMLParser):
             self.cells[-1] += data
 
 
-def test_the_numbers_are_those_of_the_report() -> None:
-    cells = Page(render_page(RUN)).cells
+@pytest.fixture(scope="module")
+def text() -> str:
+    return render_page(REPORT, STEPS, REPORT)
+
+
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are slow, and some tests look at the words alone."""
+    monkeypatch.setattr(html, "figures_of", lambda *_: {})
+
+
+def test_the_numbers_are_those_of_the_report(text: str) -> None:
+    cells = Page(text).cells
     for row in REPORT.rows:
         start = cells.index(row.domain)
         gain = row.error["source"] - row.error["SPeaR"]
@@ -55,48 +67,59 @@ def test_the_numbers_are_those_of_the_report() -> None:
     assert cells[cells.index("mean") :][:5] == ["mean", "24", "40.00", "35.00", "+5.00"]
 
 
-def test_nothing_is_loaded_from_elsewhere() -> None:
-    text = render_page(RUN)
+def test_a_gain_is_blue_and_a_loss_is_red(text: str) -> None:
+    assert re.findall(r'<span class="(\w*)">(\S+)</span></td>', text) == [
+        ("better", "+30.00"),
+        ("worse", "-20.00"),
+        ("better", "+5.00"),
+    ]
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_columns_of_the_methods_without_an_entry_are_left_out() -> None:
+    cells = Page(render_page(REPORT)).cells
+    assert cells[-9:] == ["method", "error %", "learned", "source", "40.00", "0", "SPeaR", "35.00", "96"]
+    full = replace(REPORT, seconds={"SPeaR": 2.4}, memory={"SPeaR": 2**21}, adaptation={"SPeaR": {"adapted": 3}})
+    assert Page(render_page(full)).cells[-6:] == ["SPeaR", "35.00", "96", "100.00", "2.0", "3 adapted"]
+
+
+def test_nothing_is_loaded_from_elsewhere(text: str) -> None:
     assert all(load.startswith("data:") for load in Page(text).loads)
     assert not re.search(r"https?:|url\(|@import|<script", text)
     assert "default-src 'none'" in text
 
 
-def test_every_figure_is_in_the_page_with_words_for_it() -> None:
-    figures = re.findall(r'<img id="(\w+)" alt="([^"]+)" src="data:image/svg\+xml;base64,([^"]+)"', render_page(RUN))
-    assert [name for name, _, _ in figures] == [
-        "error_by_domain",
-        "running_error",
-        "distance_from_identity",
-        "clean_accuracy",
-        "class_histogram",
-        "error_against_parameters",
-    ]
+def test_every_figure_is_in_the_page_with_words_for_it(text: str) -> None:
+    figures = re.findall(r'<img id="(\w+)" alt="([^"]+)" src="data:image/svg\+xml;base64,([^"]+)"', text)
+    assert [name for name, _, _ in figures] == list(html.CAPTIONS)
     assert all(base64.b64decode(data).rstrip().endswith(b"</svg>") for _, _, data in figures)
 
 
-def test_the_same_run_gives_the_same_page() -> None:
-    assert render_page(RUN) == render_page(RUN)
+def test_the_same_run_gives_the_same_page(text: str) -> None:
+    assert render_page(REPORT, STEPS, REPORT) == text
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_names_from_outside_are_text_and_not_markup() -> None:
     evil = DomainResult("<script>alert(1)</script>", 8, {"source": 1.0, "SPeaR": 2.0})
-    text = render_page(Run(replace(REPORT, rows=[evil], provenance={"<b>": "$x </pre><img src=http://x>"}), []))
+    text = render_page(replace(REPORT, rows=[evil], provenance={"<b>": "{{ x }} </pre><img src=http://x>"}))
     assert "<script" not in text
     assert "<img src" not in text
     assert "&lt;script&gt;alert(1)" in text
+    assert "<summary>&lt;b&gt;</summary><pre>{{ x }} &lt;/pre&gt;" in text
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_events_of_a_guard_are_listed() -> None:
     assert STEPS[0].step is not None
     guarded = replace(STEPS[0], step=replace(STEPS[0].step, events=("collapse: reset to the identity",)))
-    cells = Page(render_page(Run(REPORT, [guarded]))).cells
-    assert cells[-3:] == ["0", "fog/5", "collapse: reset to the identity"]
-    assert "What the guard did" not in render_page(RUN)
+    assert Page(render_page(REPORT, [guarded])).cells[-3:] == ["0", "fog/5", "collapse: reset to the identity"]
+    assert "1 more in steps.jsonl" in render_page(REPORT, [guarded] * (html.MAX_EVENTS + 1))
+    assert "What the guard did" not in render_page(REPORT, STEPS)
 
 
-def test_provenance_is_all_there() -> None:
-    assert "<details><summary>config</summary><pre>{\n  &quot;tau&quot;: 0.25\n}</pre></details>" in render_page(RUN)
+def test_provenance_is_all_there(text: str) -> None:
+    assert "<details><summary>config</summary><pre>{\n  &#34;tau&#34;: 0.25\n}</pre></details>" in text
 
 
 def test_a_folder_without_a_report_is_refused(tmp_path: Path) -> None:
@@ -109,9 +132,8 @@ def test_a_folder_without_a_report_is_refused(tmp_path: Path) -> None:
 def page(tmp_path: Path) -> Path:
     """The page as the command writes it."""
     REPORT.to_json(tmp_path / "report.json")
-    command = [sys.executable, "-m", "spear_hf.cli", "report", str(tmp_path), "--figures"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.strip()) == (0, str(tmp_path / "report.html")), done.stderr
+    done = CliRunner().invoke(app, ["report", str(tmp_path), "--figures"])
+    assert (done.exit_code, done.stdout.strip()) == (0, str(tmp_path / "report.html")), done.output
     assert (tmp_path / "figures" / "error_by_domain.png").is_file()
     return tmp_path / "report.html"
 

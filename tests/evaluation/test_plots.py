@@ -1,6 +1,6 @@
 """Figures say what the data says; nobody looks at them here, but their artists can be asked."""
 
-import subprocess
+import importlib
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,33 +9,16 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 
+import spear_hf.evaluation
 from spear_hf.errors import ConfigError, DataError
 from spear_hf.evaluation import plots
-from spear_hf.evaluation.batch_record import BatchRecord
+from spear_hf.evaluation.comparison import Comparison
 from spear_hf.evaluation.plots import canvas
-from spear_hf.evaluation.plots.stream import errors_so_far
+from spear_hf.evaluation.plots.batch_figures import errors_so_far
 from spear_hf.evaluation.report import DomainResult, Report
-from spear_hf.evaluation.run import Run
-from spear_hf.learning.record import StepRecord
+from tests.builders import a_run, batch_record
 
-
-def batch(number: int, domain: str, wrong: int, *, adapted: bool = True) -> BatchRecord:
-    """Eight images, all wrong by the source; entropy 0.1 for each of SPeaR's wrong answers."""
-    step = StepRecord(number, 8, wrong / 10, adapted, None if adapted else "x", None, None, None, None, 0.1, 0.2)
-    deviations = {"0": (0.1 * number, 0.2), "2": (0.3, 0.4 * number)}
-    return BatchRecord(number, domain, 8, {"source": 8, "SPeaR": wrong}, {0: 6, 3: 2}, {0: 4, 1: 4}, step, deviations)
-
-
-STEPS = [batch(0, "fog/5", 4), batch(1, "fog/5", 2), batch(2, "snow/5", 6, adapted=False)]
-REPORT = Report(
-    [
-        DomainResult("fog/5", 16, {"source": 60.0, "SPeaR": 30.0}),
-        DomainResult("snow/5", 8, {"source": 20.0, "SPeaR": 40.0}),
-    ],
-    ["source", "SPeaR"],
-    {"config": {"tau": 0.25}},
-    parameters={"source": 0, "SPeaR": 96},
-)
+REPORT, STEPS = a_run()
 
 
 def labels(axes: Axes) -> list[str]:
@@ -60,7 +43,7 @@ def test_a_row_for_each_domain_and_the_mean_runs_from_source_to_spear() -> None:
 
 
 def test_the_running_error_begins_anew_in_each_domain() -> None:
-    assert errors_so_far(STEPS, "SPeaR") == [50, 37.5, 75]
+    assert errors_so_far(STEPS[:2], "SPeaR") == [50, 37.5]
     above, below = plots.running_error(STEPS, tau=0.25).axes
     assert heights(above) == [[100, 100], [100], [50, 37.5], [75]]
     assert (dots(below, "learned from"), dots(below, "only answered")) == ([(0, 0.4), (1, 0.2)], [(2, 0.6)])
@@ -98,16 +81,29 @@ def test_clean_accuracy_is_a_line_beside_the_sources() -> None:
     assert heights(axes) == [[40, 80], [70, 60]]
 
 
-def test_error_against_parameters_has_a_dot_for_each_method() -> None:
-    axes = plots.error_against_parameters([REPORT]).axes[0]
-    assert [c.get_offsets().tolist() for c in axes.collections] == [[[0, 40]], [[96, 35]]]  # pyright: ignore
+def test_error_against_parameters_has_a_mark_for_each_method() -> None:
+    axes = plots.error_against_parameters(REPORT.points()).axes[0]
+    assert (dots(axes, "source  40.00"), dots(axes, "SPeaR  35.00")) == ([(0, 40)], [(96, 35)])
+    assert labels(axes) == ["SPeaR  35.00", "source  40.00"]
     with pytest.raises(DataError, match="no report says how many"):
-        plots.error_against_parameters([replace(REPORT, parameters={})])
+        plots.error_against_parameters(replace(REPORT, parameters={}).points())
+
+
+def test_a_comparison_is_drawn_with_its_errors_averaged_over_batch_sizes(tmp_path: Path) -> None:
+    both = Comparison({("tent", 4): tent(40.0), ("tent", 8): tent(20.0), ("sar", 4): tent(1.0), ("sar", 8): "no norm"})
+    assert both.points() == {"tent": (96, 30.0)}
+    assert plots.plot_parameters(both, tmp_path / "new" / "figure.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(ConfigError, match=r"no method of this comparison ran.*see refusals\(\)"):
+        plots.plot_parameters(Comparison({("sar", 8): "no norm"}), tmp_path / "figure.png")
+
+
+def tent(error: float) -> Report:
+    return Report([DomainResult("fog/5", 8, {"tent": error})], ["tent"], parameters={"tent": 96})
 
 
 def test_a_long_stream_is_drawn_as_a_picture() -> None:
     def size(count: int) -> int:
-        steps = [batch(i, "fog/5", 4) for i in range(count)]
+        steps = [batch_record(i, "fog/5", 4) for i in range(count)]
         figure = plots.running_error(steps)
         return sum(c.get_rasterized() for c in figure.axes[1].collections)
 
@@ -115,8 +111,8 @@ def test_a_long_stream_is_drawn_as_a_picture() -> None:
 
 
 def test_a_run_is_drawn_as_far_as_it_has_data() -> None:
-    assert list(plots.figures_of(Run(REPORT, []))) == ["error_by_domain", "error_against_parameters"]
-    assert list(plots.figures_of(Run(REPORT, STEPS, clean=REPORT))) == [
+    assert list(plots.figures_of(REPORT)) == ["error_by_domain", "error_against_parameters"]
+    assert list(plots.figures_of(REPORT, STEPS, REPORT)) == [
         "error_by_domain",
         "running_error",
         "distance_from_identity",
@@ -146,6 +142,9 @@ def test_without_matplotlib_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch
         plots.error_by_domain(REPORT)
 
 
-def test_importing_the_figures_does_not_import_matplotlib() -> None:
-    code = "import spear_hf.evaluation.plots, sys; print('matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+def test_importing_the_figures_does_not_import_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spear_hf.evaluation, "plots", plots)  # set back afterwards, as the modules are
+    for name in [name for name in sys.modules if name.startswith(("matplotlib", plots.__name__))]:
+        monkeypatch.delitem(sys.modules, name)
+    importlib.import_module(plots.__name__)
+    assert "matplotlib" not in sys.modules

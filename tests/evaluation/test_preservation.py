@@ -5,9 +5,8 @@ from torch import Tensor, nn
 
 from spear_hf import Spear, SpearConfig, get_spear_model
 from spear_hf.baselines import BnAdapt, Source
-from spear_hf.evaluation.baselines import baselines
 from spear_hf.evaluation.evaluate import evaluate
-from spear_hf.evaluation.preservation import clean_along
+from spear_hf.evaluation.preservation import baselines, clean_along
 from tests.builders import TinyStream
 
 CONFIG = SpearConfig(alpha=0.0, boundaries=(0, 2))

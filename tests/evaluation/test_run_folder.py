@@ -1,17 +1,18 @@
 import copy
 import json
+import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from spear_hf import Spear, SpearConfig, SpearModel, get_spear_model
 from spear_hf.baselines import Source
 from spear_hf.errors import DataError
-from spear_hf.evaluation.batch_record import BatchRecord
 from spear_hf.evaluation.evaluate import evaluate
-from spear_hf.evaluation.run import read_run, read_steps
+from spear_hf.evaluation.report import BatchRecord
 from spear_hf.evaluation.run_folder import RunFolder, by_boundary
 from tests.builders import Killed, KilledStream, TinyStream, images_and_labels
 
@@ -30,68 +31,70 @@ def run(net: nn.Module, folder: Path, stream: TinyStream, *, checkpoint: bool = 
     return model
 
 
-def test_a_line_for_each_batch_adds_up_to_the_report(net: nn.Module, tmp_path: Path) -> None:
-    run(net, tmp_path, TinyStream())
-    found = read_run(tmp_path)
-    assert [(r.batch, r.domain, r.n) for r in found.steps][2:4] == [(2, "domain0", 1), (3, "domain1", 16)]
-    for row in found.report.rows:
-        of_domain = [r for r in found.steps if r.domain == row.domain]
+class Whole(NamedTuple):
+    folder: Path
+    model: SpearModel
+
+
+@pytest.fixture(scope="module")
+def whole(drawn_net: tuple[nn.Module, Tensor], tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """A run from beginning to end, for tests that only look at it."""
+    folder = tmp_path_factory.mktemp("whole")
+    return Whole(folder, run(drawn_net[0], folder, TinyStream()))
+
+
+def test_a_line_for_each_batch_adds_up_to_the_report(whole: Whole) -> None:
+    steps = RunFolder(whole.folder).read_steps()
+    assert [(r.batch, r.domain, r.n) for r in steps][2:4] == [(2, "domain0", 1), (3, "domain1", 16)]
+    for row in RunFolder(whole.folder).read_report().rows:
+        of_domain = [r for r in steps if r.domain == row.domain]
         for method, error in row.error.items():
             assert error == pytest.approx(100 * sum(r.wrong[method] for r in of_domain) / row.n)
 
 
-def test_a_line_holds_answers_labels_step_and_deviations(net: nn.Module, tmp_path: Path) -> None:
-    model = run(net, tmp_path, TinyStream())
-    first, last = read_run(tmp_path).steps[0], read_run(tmp_path).steps[-1]
+def test_a_line_holds_answers_labels_step_and_deviations(whole: Whole) -> None:
+    first, *_, last = RunFolder(whole.folder).read_steps()
     labels = images_and_labels(0, 16)[1]
     assert first.labels == {c: int((labels == c).sum()) for c in labels.unique().tolist()}
     assert sum(first.answers.values()) == 16
     assert first.step is not None
     assert first.step.adapted
-    assert last.deviations == by_boundary(model.snapshot())
+    assert last.deviations == by_boundary(whole.model.snapshot())
     assert set(last.deviations) == {"0", "2"}
     assert last.deviations["0"][0] > 0
 
 
-def test_a_killed_run_goes_on_without_duplicates(net: nn.Module, tmp_path: Path) -> None:
-    run(net, tmp_path / "whole", TinyStream())
+def test_a_killed_run_goes_on_without_duplicates_and_with_all_adapters(
+    net: nn.Module, whole: Whole, tmp_path: Path
+) -> None:
     with pytest.raises(Killed):
-        run(net, tmp_path / "killed", KilledStream(), checkpoint=True, every=3)
-    steps = tmp_path / "killed" / "steps.jsonl"
-    assert len(read_steps(steps)) == 4  # one beyond the state that the run goes on from
+        run(net, tmp_path, KilledStream(), checkpoint=True, every=3)
+    assert len(RunFolder(tmp_path).read_steps()) == 4  # one beyond the state that the run goes on from
+    steps = tmp_path / "steps.jsonl"
     steps.write_text(steps.read_text() + '{"batch": 4, "dom')
-    run(net, tmp_path / "killed", TinyStream(), checkpoint=True, every=3)
-    assert steps.read_bytes() == (tmp_path / "whole" / "steps.jsonl").read_bytes()
-
-
-def test_a_resumed_run_saves_the_adapters_of_domains_that_were_over(net: nn.Module, tmp_path: Path) -> None:
-    run(net, tmp_path / "whole", TinyStream())
-    with pytest.raises(Killed):
-        run(net, tmp_path / "killed", KilledStream(), checkpoint=True, every=3)
-    run(net, tmp_path / "killed", TinyStream(), checkpoint=True, every=3)
-    for domain in ("domain0", "domain1"):
-        whole, killed = (tmp_path / n / "adapters" / domain / "adapter_model.safetensors" for n in ("whole", "killed"))
-        assert whole.read_bytes() == killed.read_bytes()
+    run(net, tmp_path, TinyStream(), checkpoint=True, every=3)
+    for name in ("steps.jsonl", *(f"adapters/domain{i}/adapter_model.safetensors" for i in (0, 1))):
+        assert (tmp_path / name).read_bytes() == (whole.folder / name).read_bytes()
 
 
 def test_a_finished_run_that_is_started_again_changes_nothing(net: nn.Module, tmp_path: Path) -> None:
-    run(net, tmp_path, TinyStream(), checkpoint=True)
+    run(net, tmp_path, TinyStream((4,)), checkpoint=True)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != "report.json"}
-    run(net, tmp_path, TinyStream(), checkpoint=True)
+    run(net, tmp_path, TinyStream((4,)), checkpoint=True)
     assert before == {path: path.read_bytes() for path in before}
 
 
-def test_another_run_in_the_same_folder_replaces_the_lines(net: nn.Module, tmp_path: Path) -> None:
-    run(net, tmp_path, TinyStream())
-    run(net, tmp_path, TinyStream((4,)))
-    assert [r.n for r in read_run(tmp_path).steps] == [4, 4]
+def test_another_run_in_the_same_folder_replaces_the_lines(net: nn.Module, whole: Whole, tmp_path: Path) -> None:
+    copy_of = tmp_path / "run"
+    shutil.copytree(whole.folder, copy_of)
+    run(net, copy_of, TinyStream((4,)))
+    assert [r.n for r in RunFolder(copy_of).read_steps()] == [4, 4]
 
 
-def test_a_saved_adapter_answers_as_the_model_that_learned(net: nn.Module, tmp_path: Path) -> None:
-    model = run(net, tmp_path, TinyStream())
+def test_a_saved_adapter_answers_as_the_model_that_learned(net: nn.Module, whole: Whole) -> None:
     x = images_and_labels(9, 8)[0]
-    loaded = SpearModel.from_pretrained(copy.deepcopy(net), tmp_path / "adapters" / "domain1")
-    assert torch.equal(loaded(x), model(x))
+    loaded = SpearModel.from_pretrained(net, whole.folder / "adapters" / "domain1")
+    assert torch.equal(loaded(x), whole.model(x))
 
 
 def test_nothing_is_written_before_the_first_batch_or_by_other_processes(net: nn.Module, tmp_path: Path) -> None:
@@ -104,12 +107,12 @@ def test_nothing_is_written_before_the_first_batch_or_by_other_processes(net: nn
 def test_a_line_that_is_no_record_is_named(tmp_path: Path) -> None:
     (tmp_path / "steps.jsonl").write_text('{"batch": 0}\n')
     with pytest.raises(DataError, match=r"steps.jsonl, line 1, is no record \(KeyError.*remove that line"):
-        read_steps(tmp_path / "steps.jsonl")
+        RunFolder(tmp_path).read_steps()
 
 
 def test_a_folder_without_a_report_says_what_writes_one(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"holds no report.json; a run folder is what `spear-hf adapt"):
-        read_run(tmp_path)
+        RunFolder(tmp_path).read_report()
     (tmp_path / "report.json").write_text(json.dumps({"rows": 3}))
     with pytest.raises(DataError, match="is no report"):
-        read_run(tmp_path)
+        RunFolder(tmp_path).read_report()

@@ -1,9 +1,8 @@
-"""Figures of a run, each a function from its data to a matplotlib Figure; matplotlib is the extra "plots"."""
+"""Figures of a run: each function takes the data and returns a matplotlib Figure. Needs the extra `plots`."""
 
-from spear_hf.evaluation.plots.classes import class_histogram
-from spear_hf.evaluation.plots.errors import error_against_parameters, error_by_domain
-from spear_hf.evaluation.plots.run import figures_of, save_figures
-from spear_hf.evaluation.plots.stream import clean_accuracy, distance_from_identity, running_error
+from spear_hf.evaluation.plots.batch_figures import class_histogram, distance_from_identity, running_error
+from spear_hf.evaluation.plots.report_figures import clean_accuracy, error_against_parameters, error_by_domain
+from spear_hf.evaluation.plots.run_figures import figures_of, plot_parameters, save_figures
 
 __all__ = [
     "class_histogram",
@@ -12,6 +11,7 @@ __all__ = [
     "error_against_parameters",
     "error_by_domain",
     "figures_of",
+    "plot_parameters",
     "running_error",
     "save_figures",
 ]
