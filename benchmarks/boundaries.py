@@ -26,8 +26,8 @@ from torch import nn
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
 
 from spear_hf.boundaries import Boundary, search_boundaries
-from spear_hf.boundaries.inputs import candidate_inputs
-from spear_hf.boundaries.probe import ProbeInputs, device_of, dtype_of, forward, held_still
+from spear_hf.boundaries.inputs import ProbeInputs, candidate_inputs
+from spear_hf.boundaries.probe_forward import device_of, dtype_of, forward, held_still
 from spear_hf.boundaries.slots import register_at
 
 Builder = Callable[[], nn.Module]

@@ -16,9 +16,8 @@ from spear_hf.baselines.in_place import InPlace, norm_parameters
 from spear_hf.baselines.rule import OptimizerConfig
 from spear_hf.baselines.statistics import use_batch_statistics
 from spear_hf.boundaries import Boundary, find_boundaries, select_boundaries, verify_boundaries
-from spear_hf.boundaries.session import ProbeSession
 from spear_hf.boundaries.slots import pick, pick_input, replace, replace_input
-from spear_hf.boundaries.verify import shape_at
+from spear_hf.boundaries.verify import ProbeSession, shape_at
 from spear_hf.errors import ConfigError
 
 MAP_KERNELS = (1, 3)

@@ -1,18 +1,16 @@
-"""Stages told by timm's `feature_info`: every entry checked against the data flow, and put right where it is wrong."""
+"""The proposal by timm's `feature_info`, whose entries are checked against the data flow and corrected if wrong."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from spear_hf.boundaries.blocks import Block, resolution
-from spear_hf.boundaries.frontier import Point
-from spear_hf.boundaries.proposal import Proposal, grouped, same_resolution
-from spear_hf.boundaries.structure import paths_of
-from spear_hf.boundaries.trace import Trace, Value
+from spear_hf.boundaries.blocks import Block
+from spear_hf.boundaries.proposal import Point, Proposal, ends_of_groups, is_same_resolution, paths_of
+from spear_hf.boundaries.trace import Trace, Value, num_positions
 
 
 class _Entry(NamedTuple):
-    """One listed module: its path, its reduction, and its output where that carries everything."""
+    """One listed module: its path, its reduction, and its output; None instead of an output that has a bypass."""
 
     path: str
     reduction: int
@@ -20,7 +18,23 @@ class _Entry(NamedTuple):
 
 
 def from_feature_info(trace: Trace, blocks: list[Block], num_groups: int | None) -> Proposal | None:
-    """The stages that timm lists; entries in the stem are set aside, entries past the last block moved back to it."""
+    """The proposal of the stages that timm lists; None if the model lists none.
+
+    An entry in the stem is no stage, and an entry past the last block is moved back to that block.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from spear_hf.boundaries.blocks import trunk
+    >>> from spear_hf.boundaries.feature_info import from_feature_info
+    >>> from spear_hf.boundaries.inputs import ProbeInputs
+    >>> from spear_hf.boundaries.trace import Trace
+    >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3))
+    >>> model.feature_info = [{"module": "0", "reduction": 1}, {"module": "1", "reduction": 1}]
+    >>> trace = Trace(model, ProbeInputs((torch.ones(1, 3, 8, 8),)))
+    >>> proposal = from_feature_info(trace, trunk(trace), None)
+    >>> proposal.source, len(proposal.ends)
+    ('metadata', 1)
+    """
     entries = _entries(trace)
     if not entries or not blocks:
         return None
@@ -37,9 +51,9 @@ def from_feature_info(trace: Trace, blocks: list[Block], num_groups: int | None)
             notes.append(f"feature_info lists {entry.path!r}, which is past the last block")
         if not ends or trace.flow.rank_of(end.edge) > trace.flow.rank_of(ends[-1].edge):
             ends.append(end)
-    sizes = [resolution(trace, end) for end in ends]
-    if len({e.reduction for e in stages}) == 1 or all(same_resolution(size, sizes[0]) for size in sizes):
-        ends = grouped(ends, num_groups)
+    sizes = [num_positions(trace, end) for end in ends]
+    if len({e.reduction for e in stages}) == 1 or all(is_same_resolution(size, sizes[0]) for size in sizes):
+        ends = ends_of_groups(ends, num_groups)
     around_first = blocks[0].path.startswith(stages[0].path + ".")
     first = (trace.entry_of(stages[0].path) if around_first else None) or blocks[0].entry
     return Proposal(
@@ -49,12 +63,12 @@ def from_feature_info(trace: Trace, blocks: list[Block], num_groups: int | None)
         paths_of(blocks),
         Point(stem[0].value) if stem and stem[0].value is not None else None,
         notes,
-        gap="" if missing in ([], entries[:1]) else "; ".join(notes),
+        gap="" if missing in ([], entries[:1]) else "; ".join(notes),  # only the first may be missing: it is the stem
     )
 
 
 def _entries(trace: Trace) -> list[_Entry]:
-    """What the outermost `feature_info` lists, with paths as `named_modules()` of the whole model spells them."""
+    """The entries of the outermost `feature_info`, with paths from the root of the whole model."""
     for prefix, module in trace.modules.items():
         info: Any = getattr(module, "feature_info", None)
         info = getattr(info, "info", info)
@@ -85,7 +99,11 @@ def _blocks_in(path: str, blocks: list[Block]) -> list[Block]:
 
 
 def _end(trace: Trace, entry: _Entry, blocks: list[Block]) -> Value:
-    """Where the stage of `entry` ends: with what it returns, or its last block where a function only permutes that."""
+    """Where the stage of `entry` ends: the listed output, or the last block inside if only their layouts differ.
+
+    A stage that permutes its last block's output (NHWC to NCHW) ends at the block, whose module is the safer place for
+    a hook. A listed module that holds no block ends at the last block before it.
+    """
     assert entry.value is not None
     inside = _blocks_in(entry.path, blocks)
     if inside:

@@ -1,4 +1,8 @@
-"""Which tensors carry everything the logits know of the image: path counts in the autograd graph of one forward."""
+"""Which tensors carry everything that the logits know of the image, by path counts in the autograd graph of a forward.
+
+In the probe the weights are frozen and only the image requires grad, so the autograd graph of the logits is the data
+flow from image to logits, and a tensor requires grad exactly if it depends on the image.
+"""
 
 from __future__ import annotations
 
@@ -8,28 +12,52 @@ from torch import Tensor
 from torch.autograd.graph import Node, get_gradient_edge
 
 Edge = tuple[Node, int]
-"""One tensor's identity in an autograd graph: the node that made it and the number of that node's output.
+"""A tensor's identity in an autograd graph: the node that computed it, and which output of that node it is.
 
-Two Python tensors with the same edge are the same value; after an in-place operation a Python tensor has another.
+Two Python tensors with the same edge have the same value. An in-place operation gives a tensor another edge. Edges keep
+their nodes alive, which comparing them needs: a node whose last reference is gone may get another Python object.
 """
 
 _MODULUS = 2**127 - 1
-"""Path counts grow like 2^depth; modulo a Mersenne prime, two different counts meet with probability 2^-127."""
+"""Path counts double with each residual block. Counted modulo a large prime (a Mersenne prime) they stay small numbers,
+and two different counts agree with probability 2^-127."""
 
 
 def edge_of(tensor: Tensor) -> Edge:
-    """The identity of `tensor` at this moment; it must require grad."""
+    """The identity of `tensor` at this moment; it must require grad.
+
+    >>> import torch
+    >>> from spear_hf.boundaries.graph import edge_of
+    >>> x = torch.ones(2, requires_grad=True) * 2
+    >>> edge_of(x) == edge_of(x.relu_())
+    False
+    """
     edge = get_gradient_edge(tensor)
     return edge.node, edge.output_nr
 
 
 def inputs_of(node: Node) -> Iterator[Edge]:
-    """The edges that `node` computes its outputs from."""
+    """The edges that `node` computes its outputs from.
+
+    >>> import torch
+    >>> from spear_hf.boundaries.graph import edge_of, inputs_of
+    >>> x = torch.ones(2, requires_grad=True)
+    >>> list(inputs_of(edge_of(2 * x)[0])) == [edge_of(x)]
+    True
+    """
     return ((parent, number) for parent, number in node.next_functions if parent is not None)
 
 
 def topological(edges: Sequence[Edge]) -> list[Node]:
-    """Every node that `edges` depend on, inputs before what is computed from them; iterative, for deep graphs."""
+    """Every node that `edges` depend on, theirs included, each after the nodes that it depends on.
+
+    Iterative, because the graph of a deep network exceeds Python's recursion limit.
+
+    >>> import torch
+    >>> from spear_hf.boundaries.graph import edge_of, topological
+    >>> [node.name().rpartition("::")[2] for node in topological([edge_of(torch.ones(2, requires_grad=True) * 2)])]
+    ['AccumulateGrad', 'MulBackward0']
+    """
     order: list[Node] = []
     seen: set[Node] = set()
     stack: list[tuple[Node, Iterator[Edge]]] = []
@@ -50,14 +78,23 @@ def topological(edges: Sequence[Edge]) -> list[Node]:
 
 
 class DataFlow:
-    """The paths from the image to the logits, where only the image requires grad.
+    """The paths from the image to the logits in a forward where only the image requires grad.
 
-    A tensor t is a legal z_d of Eq. 2 (f = rest after t, and nothing else) exactly when every path runs through it:
-    paths(logits -> t) * paths(t -> image) = paths(logits -> image).
+    A tensor t is a possible z_d of Eq. 2 (the logits are a function of t alone) exactly if every path runs through it,
+    that is, if t is a cut: paths(image -> t) * paths(t -> logits) = paths(image -> logits).
 
     Args:
         logits: what the model answered.
-        image: the leaf that the probe put in.
+        image: the leaf that the forward started from.
+
+    >>> import torch
+    >>> from spear_hf.boundaries.graph import DataFlow, edge_of
+    >>> image = torch.ones(2, requires_grad=True)
+    >>> x = image * 2
+    >>> branch = x.exp()
+    >>> flow = DataFlow(x + branch, image)
+    >>> flow.is_cut(edge_of(x)), flow.is_cut(edge_of(branch))
+    (True, False)
     """
 
     def __init__(self, logits: Tensor, image: Tensor) -> None:
@@ -70,6 +107,7 @@ class DataFlow:
                 self._to_image[node] = 1
             else:
                 self._to_image[node] = sum(self._to_image[parent] for parent, _ in inputs_of(node)) % _MODULUS
+        # By edge rather than by node: of a node with several outputs (split) each output is a tensor of its own.
         self._to_logits: dict[Edge, int] = {self.logits: 1}
         from_node = {self.logits[0]: 1}
         for node in reversed(order):
@@ -78,20 +116,19 @@ class DataFlow:
                 from_node[edge[0]] = (from_node.get(edge[0], 0) + from_node[node]) % _MODULUS
         self.total = self._to_image.get(self.logits[0], 0)
 
-    def paths_through(self, edge: Edge) -> int:
-        """How many paths from the image to the logits run through `edge`, modulo a large prime."""
-        return self._to_logits.get(edge, 0) * self._to_image.get(edge[0], 0) % _MODULUS
-
     def is_used(self, edge: Edge) -> bool:
-        """Whether `edge` lies on any path from the image to the logits."""
-        return self.paths_through(edge) != 0
+        """Whether any path from the image to the logits runs through `edge`."""
+        return self._paths_through(edge) != 0
 
     def is_cut(self, edge: Edge) -> bool:
         """Whether every path from the image to the logits runs through `edge`."""
-        return self.total != 0 and self.paths_through(edge) == self.total
+        return self.total != 0 and self._paths_through(edge) == self.total
 
     def around(self, edge: Edge) -> set[Edge]:
-        """The tensors, not computed from `edge`, from which a path leads to the logits past `edge`."""
+        """The tensors, not computed from `edge`, from which a path leads to the logits past `edge`.
+
+        Empty if `edge` is a cut; otherwise these are what bypasses it.
+        """
         dependent = {edge[0]}
         for node in self.rank:
             if any(parent in dependent for parent, _ in inputs_of(node)):
@@ -111,5 +148,9 @@ class DataFlow:
         return any(node in nodes for node in topological([edge]))
 
     def rank_of(self, edge: Edge) -> int:
-        """A topological order: what is computed from `edge` has a higher rank."""
+        """The place of `edge` in a topological order; what is computed from `edge` has a higher rank."""
         return self.rank[edge[0]]
+
+    def _paths_through(self, edge: Edge) -> int:
+        """How many paths from the image to the logits run through `edge`, modulo a large prime."""
+        return self._to_logits.get(edge, 0) * self._to_image.get(edge[0], 0) % _MODULUS

@@ -1,27 +1,92 @@
-"""What to call an unknown model with: as its own configuration says, else by its first convolution and a few tries."""
+"""The inputs that a probe tries on an unknown model: from its configuration, else from its first convolution."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from spear_hf.boundaries.probe import ProbeInputs
-from spear_hf.errors import NoBoundariesError
-
 _SIZES = (224, 32, 64, 256, 28, 96, 128, 299, 384)
 _BATCH = 2
-"""Two images: a model that squeezes its batch axis away breaks with one."""
+"""Two images, because a model that squeezes its output would lose a batch axis of one."""
+
+
+@dataclass(frozen=True)
+class ProbeInputs:
+    """What a model is called with.
+
+    Args:
+        args: positional arguments.
+        kwargs: keyword arguments.
+
+    >>> import torch
+    >>> from spear_hf.boundaries.inputs import ProbeInputs
+    >>> ProbeInputs((torch.ones(2, 3, 8, 8),), {"labels": None}).first_image().describe()
+    '(1, 3, 8, 8), labels=None'
+    """
+
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+    def on(self, device: torch.device, dtype: torch.dtype) -> ProbeInputs:
+        """The same inputs on `device`, floating tensors cast to `dtype`."""
+
+        def move(value: Any) -> Any:
+            if not isinstance(value, Tensor):
+                return value
+            return value.to(device, dtype if value.is_floating_point() else None)
+
+        return ProbeInputs(tuple(map(move, self.args)), {name: move(value) for name, value in self.kwargs.items()})
+
+    def first_image(self) -> ProbeInputs:
+        """The first image alone, for a cheaper check with weights; unchanged if the tensors have no common batch axis.
+
+        The first axis counts as the batch axis if it has the same size in all tensors.
+        """
+        tensors = [value for value in (*self.args, *self.kwargs.values()) if isinstance(value, Tensor) and value.dim()]
+        if len({value.shape[0] for value in tensors}) != 1:
+            return self
+
+        def cut(value: Any) -> Any:
+            return value[:1] if isinstance(value, Tensor) and value.dim() else value
+
+        return ProbeInputs(tuple(map(cut, self.args)), {name: cut(value) for name, value in self.kwargs.items()})
+
+    def describe(self) -> str:
+        """The shapes, as an error message shows them."""
+        entries = [("", value) for value in self.args] + [(f"{name}=", value) for name, value in self.kwargs.items()]
+        return ", ".join(f"{name}{tuple(v.shape) if isinstance(v, Tensor) else v!r}" for name, v in entries)
+
+    def with_fresh_image(self) -> tuple[ProbeInputs, Tensor | None]:
+        """These inputs with the first floating tensor replaced by a leaf that requires grad, and that leaf.
+
+        The leaf is None if no tensor is floating (ImageGPT takes integers). The data flow then starts at the embedding.
+        """
+        for i, value in enumerate(self.args):
+            if isinstance(value, Tensor) and value.is_floating_point():
+                leaf = value.detach().clone().requires_grad_()
+                return ProbeInputs((*self.args[:i], leaf, *self.args[i + 1 :]), self.kwargs), leaf
+        for name, value in self.kwargs.items():
+            if isinstance(value, Tensor) and value.is_floating_point():
+                leaf = value.detach().clone().requires_grad_()
+                return ProbeInputs(self.args, {**self.kwargs, name: leaf}), leaf
+        return self, None
 
 
 def candidate_inputs(model: nn.Module, inputs: Tensor | Mapping[str, Any] | None = None) -> Iterator[ProbeInputs]:
-    """What `model` may accept, most likely first; with `inputs` given, that alone.
+    """What `model` may accept, the most likely first; only `inputs` if given.
 
-    Tensors have memory and values: a probe with real weights takes them as they are, the meta device drops them.
+    Tensors are on the CPU and hold values, the same in every call; `ProbeInputs.on` moves them to another device.
+
+    >>> import torch
+    >>> from spear_hf.boundaries.inputs import candidate_inputs
+    >>> next(candidate_inputs(torch.nn.Conv2d(1, 8, 3))).describe()
+    '(2, 1, 224, 224)'
     """
     if isinstance(inputs, Tensor):
         yield ProbeInputs((inputs,))
@@ -41,13 +106,11 @@ def _image(*shape: int) -> Tensor:
 
 
 def _of_transformers(model: nn.Module, config: Any, name: str) -> Iterator[dict[str, Tensor]]:
-    """Keyword arguments for a transformers classifier: an image, a sequence of pixel clusters, or a list of patches."""
+    """Keyword arguments for a transformers classifier: an image, a sequence of tokens, or a list of patches."""
     vision = getattr(config, "vision_config", None) or config
-    if hasattr(config, "n_positions"):  # ImageGPT reads its pixels as tokens
+    if hasattr(config, "n_positions"):  # ImageGPT takes pixels as integer tokens
         yield {name: torch.zeros(_BATCH, config.n_positions, dtype=torch.long)}
-    if (
-        "spatial_shapes" in inspect.signature(model.forward).parameters
-    ):  # SigLIP 2 takes images of any aspect, as patches
+    if "spatial_shapes" in inspect.signature(model.forward).parameters:  # SigLIP 2 takes a list of patches
         side = int(vision.num_patches**0.5)
         yield {
             name: _image(side * side, vision.num_channels * vision.patch_size**2),
@@ -65,14 +128,15 @@ def _of_transformers(model: nn.Module, config: Any, name: str) -> Iterator[dict[
 
 
 def _shapes(model: nn.Module) -> Iterator[tuple[int, int, int]]:
-    """(C, H, W) as timm's configuration states it, then as the first convolution allows."""
+    """(C, H, W) as timm's configuration gives it, then with the channels of the first convolution and common sizes."""
     for module in model.modules():
         cfg = getattr(module, "pretrained_cfg", None) or getattr(module, "default_cfg", None)
         size = cfg.get("input_size") if isinstance(cfg, Mapping) else getattr(cfg, "input_size", None)
         if size is not None:
-            built_for = getattr(getattr(module, "patch_embed", None), "img_size", None)  # create_model(img_size=...)
+            # create_model(img_size=..., in_chans=...) changes the layers and leaves the configuration as it was.
+            built_for = getattr(getattr(module, "patch_embed", None), "img_size", None)
             height, width = built_for if isinstance(built_for, (tuple, list)) else size[1:]
-            yield (_in_channels(module) or size[0], height, width)  # create_model(in_chans=1) leaves the cfg as it was
+            yield (_in_channels(module) or size[0], height, width)
             yield (size[0], height, width)
             break
     for side in _SIZES:
@@ -82,12 +146,3 @@ def _shapes(model: nn.Module) -> Iterator[tuple[int, int, int]]:
 def _in_channels(model: nn.Module) -> int | None:
     first = next((module for module in model.modules() if isinstance(module, _ConvNd)), None)
     return None if first is None else first.in_channels
-
-
-def no_inputs_error(model: nn.Module, failures: list[str]) -> NoBoundariesError:
-    """What was tried, and the way out."""
-    tried = "\n  ".join(failures)
-    return NoBoundariesError(
-        f"{type(model).__name__} answered none of the probe inputs; pass inputs=, a batch that it accepts "
-        f"(a tensor, or a dict of keyword arguments). Tried:\n  {tried}"
-    )

@@ -1,30 +1,42 @@
-"""From a tensor to the hooks that can reach it: the block that emits it, or a pre-hook on the block that takes it."""
+"""Placing hooks: a tensor is reached by a hook on a module that returns it, or a pre-hook on one that takes it."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from itertools import islice, product
+from typing import Literal, get_args
 
-from spear_hf.boundaries.axis import channel_axis
+from torch.nn.modules.conv import _ConvNd
+
 from spear_hf.boundaries.boundary import Boundary
-from spear_hf.boundaries.frontier import Point
-from spear_hf.boundaries.proposal import Proposal
-from spear_hf.boundaries.session import ProbeSession
-from spear_hf.boundaries.stem import Stem, stem_points
-from spear_hf.boundaries.trace import Call, Trace
+from spear_hf.boundaries.proposal import Point, Proposal
+from spear_hf.boundaries.trace import Call, Trace, channel_axis
+from spear_hf.boundaries.verify import ProbeSession
 from spear_hf.errors import BoundaryError, NoBoundariesError
 
+Stem = Literal["auto", "patch_embed", "feature_info"]
+"""Which tensor is z_0; `find_boundaries` explains the three choices."""
+
 _MAX_TRIES = 32
-"""How many placements of one depth are tried, each with a forward of the replica."""
+"""How many placements of one depth are tried; each takes a forward of the replica."""
 
 
 def places_of(trace: Trace, point: Point, depth: int, part: int, blocks: Collection[str]) -> Iterator[Boundary]:
-    """Boundaries whose hook may steer the tensor for all its uses that belong to z_d, the most robust first.
+    """Boundaries whose hook may replace the tensor for all its uses that belong to z_d, the most robust first.
 
-    The block that emits it comes first (`blocks` are the paths of the trunk), then the smaller modules, then those
-    around them. Under gradient checkpointing timm iterates over a stage and never calls it: a hook on the container
-    would be skipped in silence. Modules that hand on what they were given (an Identity in a shortcut) are not asked:
-    the tensor may have left for elsewhere before it reached them.
+    First come the trunk's blocks (`blocks` are their paths) that return the tensor, then other modules that do, from
+    the innermost outwards, then modules that take it. Containers come last because timm, under gradient checkpointing,
+    iterates over a stage and never calls it: a hook on the container would silently be skipped. A module that returns
+    what it was given (an Identity in a shortcut) is left out: the tensor may have other uses before it gets there.
+
+    >>> import torch
+    >>> from spear_hf.boundaries.inputs import ProbeInputs
+    >>> from spear_hf.boundaries.place import places_of
+    >>> from spear_hf.boundaries.proposal import Point
+    >>> from spear_hf.boundaries.trace import Trace
+    >>> trace = Trace(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.ReLU()), ProbeInputs((torch.ones(1, 3, 2, 2),)))
+    >>> [(b.module, b.where) for b in places_of(trace, Point(trace.exit_of("0")), 0, 0, ())]
+    [('0', 'out'), ('1', 'in')]
     """
     name = "stem" if depth == 0 else f"stage{depth}"
     edge, shape = point.value.edge, point.value.shape
@@ -39,7 +51,7 @@ def places_of(trace: Trace, point: Point, depth: int, part: int, blocks: Collect
         takers = [pair for pair in takers if pair[0].began >= point.since]
         outermost = max(takers, key=lambda pair: pair[0].ended, default=None)
         if outermost is None or any(call.began < outermost[0].began for call, _ in takers):
-            return  # several modules need the tensor later: no one hook reaches all these uses and spares the earlier
+            return  # several modules take the tensor later: no one hook reaches all later uses and none of the earlier
     for call, seen in sorted(emitters, key=lambda pair: pair[0].path not in blocks):
         yield Boundary(depth, name, call.path, "out", shape[axis], axis, seen.slot, part)
     for call, seen in sorted(takers, key=lambda pair: pair[0].path not in blocks):
@@ -49,7 +61,22 @@ def places_of(trace: Trace, point: Point, depth: int, part: int, blocks: Collect
 
 
 def place(session: ProbeSession, proposal: Proposal, stem: Stem) -> list[Boundary]:
-    """The proposal's tensors as boundaries whose hooks the model itself has answered for."""
+    """The proposal's boundaries, verified on the model itself.
+
+    Raises:
+        BoundaryError: some depth has no placement that holds.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from spear_hf.boundaries.blocks import trunk
+    >>> from spear_hf.boundaries.place import place
+    >>> from spear_hf.boundaries.proposal import from_structure
+    >>> from spear_hf.boundaries.verify import ProbeSession
+    >>> session = ProbeSession(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3)), torch.ones(2, 3, 8, 8))
+    >>> [b.name for b in place(session, from_structure(session.trace, trunk(session.trace), None), "auto")]
+    ['stem', 'stage1']
+    """
+    # The first place of each tensor mostly holds: one forward checks them all, and only a failure tries the others.
     depths = _depths(session, proposal, stem)
     boundaries = [places[0] for parts in depths for places in parts if places]
     try:
@@ -63,7 +90,18 @@ def place(session: ProbeSession, proposal: Proposal, stem: Stem) -> list[Boundar
 
 
 def place_what_holds(session: ProbeSession, proposal: Proposal, stem: Stem) -> list[Boundary]:
-    """`place` for the depths that have a cut; the others are left out, and the depths keep their numbers."""
+    """`place`, leaving out each depth that has no placement that holds; the others keep their numbers.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from spear_hf.boundaries.blocks import trunk
+    >>> from spear_hf.boundaries.place import place_what_holds
+    >>> from spear_hf.boundaries.proposal import from_structure
+    >>> from spear_hf.boundaries.verify import ProbeSession
+    >>> session = ProbeSession(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3)), torch.ones(2, 3, 8, 8))
+    >>> [b.name for b in place_what_holds(session, from_structure(session.trace, trunk(session.trace), None), "auto")]
+    ['stem', 'stage1']
+    """
     boundaries: list[Boundary] = []
     for parts in _depths(session, proposal, stem):
         try:
@@ -76,8 +114,8 @@ def place_what_holds(session: ProbeSession, proposal: Proposal, stem: Stem) -> l
 
 
 def _depths(session: ProbeSession, proposal: Proposal, stem: Stem) -> list[list[list[Boundary]]]:
-    """For each depth, for each of its tensors, the places to try."""
-    cuts = [stem_points(session.trace, proposal, stem), *proposal.ends]
+    """The places to try, for each tensor of each depth."""
+    cuts = [_stem_points(session.trace, proposal, stem), *proposal.ends]
     return [
         [list(places_of(session.trace, point, depth, part, proposal.blocks)) for part, point in enumerate(points)]
         for depth, points in enumerate(cuts)
@@ -85,7 +123,7 @@ def _depths(session: ProbeSession, proposal: Proposal, stem: Stem) -> list[list[
 
 
 def _first_that_hold(session: ProbeSession, parts: Sequence[Sequence[Boundary]]) -> Sequence[Boundary]:
-    """One place for each part, such that their hooks together catch all that flows from image to logits."""
+    """One place for each tensor of a depth, such that hooks there together reach all that flows to the logits."""
     problem: BoundaryError = NoBoundariesError("one of its tensors is emitted or taken by no module that runs once")
     for number, choice in enumerate(islice(product(*parts), _MAX_TRIES)):
         try:
@@ -95,3 +133,30 @@ def _first_that_hold(session: ProbeSession, parts: Sequence[Sequence[Boundary]])
         else:
             return choice
     raise problem
+
+
+def _stem_points(trace: Trace, proposal: Proposal, stem: Stem) -> tuple[Point, ...]:
+    """The tensor that is z_0 under `stem` (several for a joint stem); `find_boundaries` explains the three choices."""
+    if stem == "auto":
+        return proposal.entry
+    point = proposal.stem_feature if stem == "feature_info" else _patch_embedding(trace, proposal)
+    if point is None:
+        what = "stem entry in feature_info" if stem == "feature_info" else "patch embedding that carries everything"
+        raise NoBoundariesError(f"stem={stem!r}, but the model has no {what}; stem is one of {get_args(Stem)}")
+    return (point,)
+
+
+def _patch_embedding(trace: Trace, proposal: Proposal) -> Point | None:
+    """The output of the module called patch_embed around the first convolution, else of that convolution.
+
+    Only a module inside the stem counts, whose output is computed no later than the proposal's z_0.
+    """
+    first = next((call.path for call in trace.calls if isinstance(call.module, _ConvNd)), None)
+    if first is None:
+        return None
+    parts = first.split(".")
+    around = [".".join(parts[: i + 1]) for i in range(len(parts))]
+    named = [path for path in around if "patch_embed" in path.rpartition(".")[2].lower()]
+    exits = [trace.exit_of(path) for path in [*named, first]]
+    limit = max(trace.flow.rank_of(point.value.edge) for point in proposal.entry)
+    return next((Point(v) for v in exits if v is not None and trace.flow.rank_of(v.edge) <= limit), None)

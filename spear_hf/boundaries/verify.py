@@ -1,4 +1,4 @@
-"""Hold boundaries against the model: where they sit, how many channels they have, that they fire and what they move."""
+"""Verify boundaries on the model: their modules exist, hold the right tensor, run once, and move the logits."""
 
 from __future__ import annotations
 
@@ -10,12 +10,84 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spear_hf.boundaries.axis import channel_axis
 from spear_hf.boundaries.boundary import Boundary
-from spear_hf.boundaries.session import ProbeSession
+from spear_hf.boundaries.chain import check_chain, check_movement, check_reach, cut_forward
+from spear_hf.boundaries.inputs import candidate_inputs
+from spear_hf.boundaries.probe_forward import device_of, dtype_of, meta_replica
 from spear_hf.boundaries.slots import Slot
-from spear_hf.boundaries.trace import Trace, Value
-from spear_hf.errors import BoundaryNotFiredError, BoundaryNotFoundError, UnsupportedOutputError
+from spear_hf.boundaries.trace import Trace, Value, channel_axis
+from spear_hf.errors import BoundaryNotFiredError, BoundaryNotFoundError, NoBoundariesError, UnsupportedOutputError
+
+_META = torch.device("meta")
+
+
+class ProbeSession:
+    """One model under examination: `trace`, the record of a probe forward, and checks. The model is left as it was.
+
+    The trace and `check` run on a replica without weights if the model can be copied; `verify` runs on the model
+    itself.
+
+    Args:
+        model: the network, on any device, meta included.
+        inputs: a batch that the model accepts; None derives one from the model.
+
+    Raises:
+        NoBoundariesError: the model answered none of the probe inputs.
+
+    >>> import torch
+    >>> from spear_hf.boundaries import Boundary
+    >>> from spear_hf.boundaries.verify import ProbeSession
+    >>> session = ProbeSession(torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU()), torch.ones(2, 3, 8, 8))
+    >>> session.verify([Boundary(0, "stem", "0")])
+    """
+
+    trace: Trace
+
+    def __init__(self, model: nn.Module, inputs: Tensor | Mapping[str, Any] | None = None) -> None:
+        self.model = model
+        self.device, self.dtype = device_of(model), dtype_of(model)
+        replica = None if self.device == _META else meta_replica(model)
+        failures: list[str] = []
+        for network, device in ((replica, _META), (model, self.device)):
+            if network is not None and self._answers(network, device, inputs, failures):
+                return
+        tried = "\n  ".join(failures)
+        raise NoBoundariesError(
+            f"{type(model).__name__} answered none of the probe inputs; pass inputs=, a batch that it accepts "
+            f"(a tensor, or a dict of keyword arguments). Tried:\n  {tried}"
+        )
+
+    def _answers(
+        self,
+        network: nn.Module,
+        device: torch.device,
+        inputs: Tensor | Mapping[str, Any] | None,
+        failures: list[str],
+    ) -> bool:
+        for candidate in candidate_inputs(self.model, inputs):
+            placed = candidate.on(device, self.dtype)
+            try:
+                self.trace = Trace(network, placed)
+            except Exception as error:  # a wrong size may raise anything, anywhere in the model's code
+                failures.append(f"{placed.describe()}: {type(error).__name__}: {str(error).strip()[:200]}")
+                continue
+            self.traced, self.placed, self.candidate = network, placed, candidate
+            return True
+        return False
+
+    def check(self, boundaries: Sequence[Boundary]) -> None:
+        """Raise a BoundaryError unless `boundaries` form a chain in the network of the trace."""
+        check_chain(cut_forward(self.traced, boundaries, self.placed))
+
+    def verify(self, boundaries: Sequence[Boundary], *, strict: bool = True) -> None:
+        """Raise a BoundaryError unless every boundary fires once in the model itself and moves the logits.
+
+        Args:
+            strict: demand a chain too; otherwise the logits must only depend on every boundary.
+        """
+        result = cut_forward(self.model, boundaries, self.candidate.first_image().on(self.device, self.dtype))
+        (check_chain if strict else check_reach)(result)
+        check_movement(result)
 
 
 @torch.inference_mode(False)
@@ -31,24 +103,34 @@ def verify_boundaries(
 
     Args:
         model: the network.
-        boundaries: what a user or a rule names; `channels` 0 means that the probe is to find channels and axis.
-        inputs: a batch that the model accepts, where the probe cannot derive one.
-        strict: also demand that they form a chain, so that nothing reaches the logits around them.
+        boundaries: what a user or a rule names; with `channels` 0 the probe finds channels and axis.
+        inputs: a batch that the model accepts; None derives one from the model.
+        strict: demand that the boundaries form a chain too, so that nothing reaches the logits around them.
 
     Raises:
         BoundaryNotFoundError: no module of that path.
         BoundaryNotFiredError: a module that runs zero or several times in one forward.
         UnsupportedOutputError: no tensor at `output_slot`, or another number of channels there.
         NoBoundariesError: the logits do not depend on a boundary, or (strict) depend on something around it.
+
+    >>> import torch
+    >>> from spear_hf.boundaries import Boundary, verify_boundaries
+    >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU())
+    >>> verify_boundaries(model, [Boundary(0, "stem", "0")], torch.ones(2, 3, 8, 8))[0].channels
+    8
     """
     session = ProbeSession(model, inputs)
-    completed = [complete(session.trace, boundary) for boundary in boundaries]
+    completed = [_complete(session.trace, boundary) for boundary in boundaries]
     session.verify(completed, strict=strict)
     return sorted(completed, key=lambda boundary: (boundary.depth, boundary.part))
 
 
-def complete(trace: Trace, boundary: Boundary) -> Boundary:
-    """`boundary` with the channels and axis that the probe saw at its place; raises where it contradicts them."""
+def _complete(trace: Trace, boundary: Boundary) -> Boundary:
+    """`boundary` with the channels and axis that the probe saw there.
+
+    Raises:
+        UnsupportedOutputError: `boundary` has other channels already.
+    """
     value = _value_at(trace, boundary)
     if boundary.channels == 0:
         axis = channel_axis(trace, value.edge, value.shape)
@@ -64,12 +146,22 @@ def complete(trace: Trace, boundary: Boundary) -> Boundary:
 
 
 def shape_at(trace: Trace, boundary: Boundary) -> tuple[int, ...]:
-    """The shape of a boundary's tensor in the probe."""
+    """The shape of a boundary's tensor in the traced forward.
+
+    >>> import torch
+    >>> from spear_hf.boundaries import Boundary
+    >>> from spear_hf.boundaries.inputs import ProbeInputs
+    >>> from spear_hf.boundaries.trace import Trace
+    >>> from spear_hf.boundaries.verify import shape_at
+    >>> trace = Trace(torch.nn.Sequential(torch.nn.Flatten()), ProbeInputs((torch.ones(1, 3, 2, 2),)))
+    >>> shape_at(trace, Boundary(0, "stem", "0"))
+    (1, 12)
+    """
     return tuple(_value_at(trace, boundary).shape)
 
 
 def _value_at(trace: Trace, boundary: Boundary) -> Value:
-    """The tensor that the probe saw at the place that `boundary` names."""
+    """The tensor that the traced forward had at a boundary."""
     if boundary.module not in trace.modules:
         close = get_close_matches(boundary.module, trace.modules, n=3)
         raise BoundaryNotFoundError(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from spear_hf.adapters.arithmetic import deviations
 from spear_hf.boundaries.inputs import candidate_inputs
-from spear_hf.boundaries.probe import device_of, dtype_of
+from spear_hf.boundaries.probe_forward import device_of, dtype_of
 from spear_hf.errors import BoundaryNotFiredError
 from spear_hf.steering.model import SpearModel
 from spear_hf.utils.batch import logits_of

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from spear_hf.boundaries import Boundary, find_boundaries, verify_boundaries
-from spear_hf.boundaries.probe import held_still
+from spear_hf.boundaries.probe_forward import held_still
 
 
 class Caching(nn.Module):

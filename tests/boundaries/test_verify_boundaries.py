@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from spear_hf.boundaries import Boundary, boundary_rule, find_boundaries, verify_boundaries
-from spear_hf.boundaries.rules import RULES
+from spear_hf.boundaries.find import RULES
 from spear_hf.errors import BoundaryNotFiredError, BoundaryNotFoundError, NoBoundariesError, UnsupportedOutputError
 
 

@@ -1,77 +1,24 @@
-"""One forward that looks and leaves no trace: the inputs a model takes, a weightless replica, a model held still."""
+"""One forward of a probe, which leaves the model as it was: a replica without weights, or the model held still."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from spear_hf.boundaries.inputs import ProbeInputs
 from spear_hf.boundaries.slots import Slot
 
 _STRUCTURE = ("_parameters", "_buffers", "_modules")
-
-
-@dataclass(frozen=True)
-class ProbeInputs:
-    """What a model is called with. `image` names the one entry that the data flow starts from.
-
-    Args:
-        args: positional arguments.
-        kwargs: keyword arguments.
-    """
-
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = field(default_factory=dict)
-
-    def on(self, device: torch.device, dtype: torch.dtype) -> ProbeInputs:
-        """The same inputs on `device`, floating tensors cast to `dtype`."""
-
-        def move(value: Any) -> Any:
-            if not isinstance(value, Tensor):
-                return value
-            return value.to(device, dtype if value.is_floating_point() else None)
-
-        return ProbeInputs(tuple(map(move, self.args)), {name: move(value) for name, value in self.kwargs.items()})
-
-    def first_image(self) -> ProbeInputs:
-        """These inputs cut to one image where all tensors share their first axis: enough for a check with weights."""
-        tensors = [value for value in (*self.args, *self.kwargs.values()) if isinstance(value, Tensor) and value.dim()]
-        if len({value.shape[0] for value in tensors}) != 1:
-            return self
-
-        def cut(value: Any) -> Any:
-            return value[:1] if isinstance(value, Tensor) and value.dim() else value
-
-        return ProbeInputs(tuple(map(cut, self.args)), {name: cut(value) for name, value in self.kwargs.items()})
-
-    def describe(self) -> str:
-        """The shapes, for an error message."""
-        entries = [("", value) for value in self.args] + [(f"{name}=", value) for name, value in self.kwargs.items()]
-        return ", ".join(f"{name}{tuple(v.shape) if isinstance(v, Tensor) else v!r}" for name, v in entries)
-
-    def with_fresh_image(self) -> tuple[ProbeInputs, Tensor | None]:
-        """These inputs with the first floating tensor replaced by a leaf that requires grad, and that leaf.
-
-        The leaf is None where the model takes only integers (ImageGPT): its data flow starts at its embedding.
-        """
-        for i, value in enumerate(self.args):
-            if isinstance(value, Tensor) and value.is_floating_point():
-                leaf = value.detach().clone().requires_grad_()
-                return ProbeInputs((*self.args[:i], leaf, *self.args[i + 1 :]), self.kwargs), leaf
-        for name, value in self.kwargs.items():
-            if isinstance(value, Tensor) and value.is_floating_point():
-                leaf = value.detach().clone().requires_grad_()
-                return ProbeInputs(self.args, {**self.kwargs, name: leaf}), leaf
-        return self, None
+"""The attributes of a module that hold its tensors and children, which a probe treats apart from all others."""
 
 
 class _EmbeddingSource:
-    """Makes the output of the first embedding the leaf that an integer input cannot be."""
+    """A hook that replaces the first embedding's output by a leaf, because an integer input cannot require grad."""
 
     leaf: Tensor | None = None
 
@@ -83,7 +30,13 @@ class _EmbeddingSource:
 
 
 def tensors_in(value: Any, slot: Slot = ()) -> Iterator[tuple[Slot, Tensor]]:
-    """Every tensor inside nested tuples, lists, mappings and ModelOutputs, with the slot where it sits."""
+    """Every tensor inside nested tuples, lists, mappings and ModelOutputs, with its slot.
+
+    >>> import torch
+    >>> from spear_hf.boundaries.probe_forward import tensors_in
+    >>> list(tensors_in({"state": [None, torch.ones(1)]}))
+    [(('state', 1), tensor([1.]))]
+    """
     if isinstance(value, Tensor):
         yield slot, value
     elif isinstance(value, Mapping):
@@ -94,7 +47,7 @@ def tensors_in(value: Any, slot: Slot = ()) -> Iterator[tuple[Slot, Tensor]]:
             yield from tensors_in(inner, (*slot, i))
 
 
-def logits_of(output: Any) -> Tensor:
+def _logits_in(output: Any) -> Tensor:
     """The logits in what a classifier returns: a tensor, a ModelOutput's `logits`, or the first tensor of a tuple."""
     if isinstance(output, Mapping) and "logits" in output:
         return output["logits"]
@@ -107,7 +60,15 @@ def logits_of(output: Any) -> Tensor:
 
 
 def forward(model: nn.Module, inputs: ProbeInputs) -> tuple[Tensor, Tensor]:
-    """The logits of one forward, and the leaf (the image) that their graph starts from."""
+    """The logits of one forward, and the leaf (the image) that their graph starts from.
+
+    >>> import torch
+    >>> from spear_hf.boundaries.inputs import ProbeInputs
+    >>> from spear_hf.boundaries.probe_forward import forward
+    >>> logits, image = forward(torch.nn.Flatten(), ProbeInputs((torch.ones(1, 3, 2, 2),)))
+    >>> logits.shape, image.requires_grad
+    (torch.Size([1, 12]), True)
+    """
     inputs, image = inputs.with_fresh_image()
     source = _EmbeddingSource()
     with ExitStack() as stack:
@@ -115,7 +76,7 @@ def forward(model: nn.Module, inputs: ProbeInputs) -> tuple[Tensor, Tensor]:
             for module in model.modules():
                 if isinstance(module, nn.Embedding):
                     stack.callback(module.register_forward_hook(source, prepend=True).remove)
-        logits = logits_of(model(*inputs.args, **inputs.kwargs))
+        logits = _logits_in(model(*inputs.args, **inputs.kwargs))
     image = image if image is not None else source.leaf
     if image is None:
         raise TypeError("the probe found no floating input and no embedding to start from; pass inputs=")
@@ -123,7 +84,13 @@ def forward(model: nn.Module, inputs: ProbeInputs) -> tuple[Tensor, Tensor]:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where the model takes its image: the first weight's device, or accelerate's where the weights are offloaded."""
+    """The device on which the model expects its image: that of its first weight, or accelerate's execution device.
+
+    >>> import torch
+    >>> from spear_hf.boundaries.probe_forward import device_of
+    >>> device_of(torch.nn.Linear(2, 2, device="meta"))
+    device(type='meta')
+    """
     for module in model.modules():
         device = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
         if device is not None:
@@ -133,17 +100,30 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 def dtype_of(model: nn.Module) -> torch.dtype:
-    """The type that the model takes its image in: that of its first floating weight."""
+    """The dtype in which the model expects its image: that of its first floating weight.
+
+    >>> import torch
+    >>> from spear_hf.boundaries.probe_forward import dtype_of
+    >>> dtype_of(torch.nn.Linear(2, 2, dtype=torch.float64))
+    torch.float64
+    """
     return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
 
 
 def meta_replica(model: nn.Module) -> nn.Module | None:
-    """A copy of `model` whose tensors have shapes and no memory, or None where it cannot be copied.
+    """A copy of `model` on the meta device, whose tensors have shapes but no memory; None if it cannot be copied.
 
-    Every search runs on the replica: no arithmetic, and nothing that a forward may cache reaches the user's model.
+    A search runs on the replica: it computes no values, and whatever its forward caches is not cached in the model.
+
+    >>> import torch
+    >>> from spear_hf.boundaries.probe_forward import meta_replica
+    >>> meta_replica(torch.nn.Linear(2, 2)).weight
+    Parameter containing:
+    tensor(..., device='meta', size=(2, 2))
     """
     if any(hasattr(module, "_hf_hook") for module in model.modules()):
-        return None  # accelerate moves weights inside the forward: only the model itself can be asked
+        return None  # accelerate moves weights inside the forward, which only the model itself can do
+    # deepcopy takes what it finds in memo for a finished copy: no weight is copied, and shared weights stay shared.
     memo: dict[int, Any] = {}
     for parameter in model.parameters():
         memo[id(parameter)] = nn.Parameter(parameter.detach().to("meta"), requires_grad=False)
@@ -153,15 +133,24 @@ def meta_replica(model: nn.Module) -> nn.Module | None:
             memo.setdefault(id(tensor), tensor.detach().to("meta"))
     try:
         return copy.deepcopy(model, memo)
-    except Exception:  # locks, generators, activations that a user's hook keeps: any class may refuse
+    except Exception:  # locks, generators, tensors with a graph in a user's hook: anything may refuse to be copied
         return None
 
 
 @contextmanager
 def held_still(model: nn.Module) -> Iterator[None]:
-    """In evaluation mode with frozen weights; on leaving, every flag, buffer, cache and random state is as before.
+    """A context with `model` in evaluation mode and its weights frozen; afterwards the model is exactly as before.
 
-    Gradients must be enabled around it. Flags are set one by one: some models override `train()` and drop caches.
+    Restored are the flags, buffers, cached attributes and random state. Gradients must be enabled around it.
+
+    >>> import torch
+    >>> from spear_hf.boundaries.probe_forward import held_still
+    >>> model = torch.nn.Linear(2, 2)
+    >>> with held_still(model):
+    ...     model.training, model.weight.requires_grad
+    (False, False)
+    >>> model.training, model.weight.requires_grad
+    (True, True)
     """
     modules = list(model.modules())
     training = [module.training for module in modules]
@@ -171,7 +160,7 @@ def held_still(model: nn.Module) -> Iterator[None]:
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
     try:
         with torch.random.fork_rng(devices=devices):
-            for module in modules:
+            for module in modules:  # not model.eval(): some models override train() and drop their caches there
                 module.training = False
             for parameter in trainable:
                 parameter.requires_grad_(False)
@@ -180,7 +169,7 @@ def held_still(model: nn.Module) -> Iterator[None]:
         for parameter in trainable:
             parameter.requires_grad_(True)
         for buffer, version, value in buffers:
-            if buffer._version != version:
+            if buffer._version != version:  # a copy raises the version, and a graph that saved the buffer fails then
                 with torch.no_grad():
                     buffer.copy_(value)
         for module, before in zip(modules, attributes, strict=True):
@@ -190,7 +179,7 @@ def held_still(model: nn.Module) -> Iterator[None]:
 
 
 def _shallow(module: nn.Module) -> dict[str, Any]:
-    """A module's attributes, with one level of its dictionaries and lists: where models keep what they cache."""
+    """A module's attributes, with copies of its dictionaries and lists one level deep: models cache in these."""
     kept = {}
     for name, value in vars(module).items():
         kept[name] = (value, copy.copy(value) if type(value) in (dict, list) and name not in _STRUCTURE else None)
