@@ -24,7 +24,7 @@ from spear_hf.data.labels import match_classes
 from spear_hf.errors import AdapterFormatError, SpearError
 from spear_hf.steering.model import SpearModel
 
-FEW_AND_MANY = pytest.mark.parametrize("examples", [10, pytest.param(300, marks=pytest.mark.slow)])
+FEW_AND_MANY = pytest.mark.parametrize("examples", [20, pytest.param(300, marks=pytest.mark.slow)])
 
 
 def fuzz(examples: int, **strategies: Any) -> Callable[[Callable[..., None]], None]:

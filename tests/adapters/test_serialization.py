@@ -8,7 +8,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from spear_hf import SpearConfig, get_spear_model
-from spear_hf.backbones.fingerprint import fingerprint
 from spear_hf.errors import AdapterFormatError, AdapterLoadError, AdapterSaveError, BaseModelMismatchError, SpearError
 from spear_hf.steering.model import SpearModel
 from tests.builders import TinyBlock, TinyNet
@@ -175,15 +174,6 @@ def test_a_model_folder_is_not_saved_into(net: nn.Module, tmp_path: Path) -> Non
     with pytest.raises(AdapterSaveError, match=r"config\.json"):
         get_spear_model(net).save_pretrained(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["config.json"]
-
-
-def test_a_fingerprint_ignores_timms_wrapper_prefix(net: nn.Module) -> None:
-    class Wrapper(nn.Module):
-        def __init__(self, model: nn.Module) -> None:
-            super().__init__()
-            self.timm_model = model
-
-    assert fingerprint(Wrapper(net)) == fingerprint(net)
 
 
 def test_a_file_from_before_a_field_existed_is_read_with_its_default(net: nn.Module, saved: Path) -> None:
