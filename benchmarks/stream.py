@@ -25,8 +25,8 @@ from rich.box import MARKDOWN
 from rich.console import Console
 from rich.table import Table
 
+from spear_hf.data.load_stream import load_stream
 from spear_hf.data.processor import Processor, load_processor
-from spear_hf.data.stream import load_stream
 from spear_hf.utils.files import write_atomically
 
 ROOT = Path(__file__).resolve().parents[1]

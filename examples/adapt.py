@@ -22,8 +22,8 @@ from transformers import HfArgumentParser
 
 from spear_hf import Report, Spear, SpearConfig, SpearError, SpearModel, get_spear_model, load_base_model
 from spear_hf.backbones.fingerprint import fingerprint
+from spear_hf.data.load_stream import load_stream
 from spear_hf.data.processor import load_class_names, load_processor
-from spear_hf.data.stream import load_stream
 from spear_hf.evaluation.evaluate import evaluate
 from spear_hf.evaluation.preservation import baselines
 from spear_hf.evaluation.run_folder import RunFolder

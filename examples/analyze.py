@@ -42,8 +42,8 @@ from spear_hf.analysis import (
 )
 from spear_hf.analysis.figures import Draw, bars, heat_map, lines, save_panels
 from spear_hf.analysis.tables import Grid, grid, shown, summary
+from spear_hf.data.load_stream import load_stream
 from spear_hf.data.processor import load_class_names, load_processor
-from spear_hf.data.stream import load_stream
 from spear_hf.errors import ConfigError
 
 HERE = Path(__file__).parent

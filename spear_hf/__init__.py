@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from spear_hf.boundaries import Boundary, boundary_rule, find_boundaries
     from spear_hf.config import SpearConfig
     from spear_hf.data.corruptions import corrupt
+    from spear_hf.data.load_stream import load_stream
     from spear_hf.data.processor import load_processor
-    from spear_hf.data.stream import load_stream
     from spear_hf.errors import SpearError
     from spear_hf.evaluation.report import Report
     from spear_hf.guard import Guard, GuardPolicy
@@ -40,7 +40,7 @@ _HOME = {
     "SpearConfig": "config",
     "corrupt": "data.corruptions",
     "load_processor": "data.processor",
-    "load_stream": "data.stream",
+    "load_stream": "data.load_stream",
     "SpearError": "errors",
     "Report": "evaluation.report",
     "Guard": "guard",

@@ -76,7 +76,7 @@ def corrupt(
     """
     from spear_hf.data.contact_sheet import contact_sheet
     from spear_hf.data.export import write_corrupted
-    from spear_hf.data.stream import load_stream
+    from spear_hf.data.load_stream import load_stream
 
     preset, seed, split = images.preset, images.seed, images.split
     if sheet:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
     from torch import nn
 
-    from spear_hf.data.batches import Stream
+    from spear_hf.data.streams import Stream
     from spear_hf.evaluation.report import Report
     from spear_hf.evaluation.run_folder import RunFolder
     from spear_hf.learning.method import TTAMethod
@@ -84,8 +84,8 @@ class ImageOptions:
             dataset: what `load_stream` takes.
             base: the model.
         """
+        from spear_hf.data.load_stream import load_stream
         from spear_hf.data.processor import load_class_names, load_processor
-        from spear_hf.data.stream import load_stream
 
         return load_stream(
             dataset,

@@ -1,14 +1,12 @@
-"""One image under every corruption and severity, side by side, so that people can look."""
-
-from typing import Any
+"""One image under every corruption and severity, side by side."""
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from spear_hf.data.stream import load_stream
+from spear_hf.data.load_stream import load_stream
 
 SEVERITIES = (1, 2, 3, 4, 5)
-MARGIN, LABEL, FONT_SIZE = 6, 170, 16
+MARGIN, LABEL, FONT_SIZE = 6, 170, 16  # pixels
 
 
 def contact_sheet(
@@ -18,17 +16,20 @@ def contact_sheet(
     corruptions: str = "all, extra",
     tile: int = 160,
     seed: int = 0,
-    frost_dir: Any = None,
 ) -> Image.Image:
-    """A row for each corruption, a column for the clean image and for each severity; the pixels of a stream.
+    """An image with a row for each corruption and a column for the clean image and each severity.
+
+    >>> import numpy as np
+    >>> from spear_hf.data.contact_sheet import contact_sheet
+    >>> contact_sheet(np.zeros((32, 32, 3), np.uint8), corruptions="contrast", tile=32).size
+    (398, 70)
 
     Args:
         image: one image, RGB.
-        preset: whose constants, and whether a crop and a JPEG come with them; see `load_stream`.
-        corruptions: which rows.
+        preset: as for `load_stream`; it decides the constants, the crop and the JPEG.
+        corruptions: the rows.
         tile: side of a cell, in pixels; small images are enlarged without smoothing.
-        seed: of the randomness.
-        frost_dir: where frost's official textures are.
+        seed: of the corruptions.
     """
     from datasets import Dataset
 
@@ -39,7 +40,6 @@ def contact_sheet(
         severity=SEVERITIES,
         preset=preset,
         seed=seed,
-        frost_dir=frost_dir,
     )
     cells = {batch["domain"]: Image.fromarray(batch["pixel_values"][0].numpy()) for batch in stream}
     names = list(dict.fromkeys(domain.split("/")[0] for domain in cells if domain != "clean"))

@@ -1,4 +1,4 @@
-"""Corrupted copies of a dataset on disk, in the layouts that ImageNet-C and CIFAR-10-C are published in."""
+"""Corrupted copies of a dataset on disk, in the layouts in which ImageNet-C and CIFAR-10-C are published."""
 
 import json
 import os
@@ -16,39 +16,49 @@ import numpy as np
 from PIL import Image
 from tqdm.auto import tqdm
 
-from spear_hf.data.batches import Stream
-from spear_hf.data.contact_sheet import contact_sheet
+from spear_hf.data.streams import Stream
 from spear_hf.errors import DataError
 
-__all__ = ["EXPORT_LAYOUTS", "contact_sheet", "write_corrupted"]
+ROW_GROUP = 256  # images that are held in memory before they are written
 
-ROW_GROUP = 256  # images that are held before they are written
+EncodedRow = tuple[bytes, str, int, int | None]  # file, suffix, sample id, label
 
 
 def write_corrupted(stream: Stream, folder: str | Path, *, layout: str = "parquet", progress: bool = True) -> Path:
-    """Write every image of a stream, corrupted, and give back the folder; `load_stream(folder)` reads the same pixels.
+    """Write every corrupted image of a stream and return the folder; `load_stream(folder)` reads the same pixels.
 
-    Nothing is left behind where it fails: all is written beside the folder and moved at the end. What was done stands
-    in provenance.json.
+    The copy is written next to the folder and moved at the end, so an error leaves nothing behind. provenance.json
+    describes how it was made.
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from datasets import Dataset
+    >>> from spear_hf import load_stream
+    >>> from spear_hf.data.export import write_corrupted
+    >>> rows = Dataset.from_dict({"image": [np.zeros((32, 32, 3), np.uint8)] * 3})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     copy = write_corrupted(load_stream(rows, corruptions="fog"), folder, layout="imagefolder", progress=False)
+    ...     sorted(path.name for path in copy.iterdir())
+    ['fog', 'provenance.json']
 
     Args:
-        stream: without a processor; `shuffle=False` keeps the source's order.
+        stream: without a processor; `shuffle=False` keeps the order of the source.
         folder: a new one, or an empty one.
         layout: "parquet" (configuration = corruption, split = severity_k), "npy" (CIFAR-10-C's arrays, which hold
             severities 1 to 5), or "imagefolder" (ImageNet-C's corruption/severity/class/file).
-        progress: a bar over the images.
+        progress: show a progress bar.
 
     Raises:
-        DataError: a stream with a processor, clean or composed domains, or no end; a layout that does not hold it; a
-            folder that holds something.
+        DataError: a stream with a processor, with clean or composed domains, or of more than one cycle; a layout that
+            cannot hold the stream; a folder that is not empty.
     """
     target = Path(folder)
     if layout not in EXPORT_LAYOUTS:
         raise DataError(f"layout={layout!r} is unknown; pass one of {', '.join(EXPORT_LAYOUTS)}")
-    check_stream(stream)
+    _check_stream(stream)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise DataError(f"{str(target)!r} holds something already; pass a new folder")
-    with moved_into_place(target) as temporary:
+        raise DataError(f"{str(target)!r} is not empty; pass a new folder")
+    with _temporary_folder(target) as temporary:
         total = None if stream.schedule.num_batches is None else stream.schedule.images_per_cycle
         with tqdm(total=total, unit="image", disable=None if progress else True) as bar:
             EXPORT_LAYOUTS[layout](stream, temporary, bar.update)
@@ -56,12 +66,14 @@ def write_corrupted(stream: Stream, folder: str | Path, *, layout: str = "parque
     return target
 
 
-def check_stream(stream: Stream) -> None:
-    """Refuse a stream that is no set of corrupted uint8 images, domain by domain."""
+def _check_stream(stream: Stream) -> None:
+    """Refuse a stream that does not show corrupted uint8 images, domain by domain."""
     if stream.processor is not None:
         raise DataError("the stream has a processor, and images are written as uint8; load it without processor=")
     if stream.schedule.cycles != 1:
-        raise DataError(f"the stream has cycles={stream.schedule.cycles}; a copy is one cycle: load it with cycles=1")
+        raise DataError(
+            f"the stream has cycles={stream.schedule.cycles}; a copy holds one cycle: load it with cycles=1"
+        )
     names = [segment.domain for segment in stream.schedule.segments]
     odd = [name for name in names if name not in stream.domains or "+" in name or name == "clean"]
     if odd or len(set(names)) < len(names):
@@ -69,7 +81,7 @@ def check_stream(stream: Stream) -> None:
         raise DataError(f"the stream holds {what}; a copy takes each corruption and severity once, domain by domain")
 
 
-def write_parquet(stream: Stream, folder: Path, done: Callable[[int], Any]) -> None:
+def _write_parquet(stream: Stream, folder: Path, done: Callable[[int], Any]) -> None:
     """data/<corruption>/severity_<k>/data.parquet, and a README.md that names configurations and splits."""
     from datasets import ClassLabel, Features, Image, Value
     from pyarrow import Table
@@ -78,13 +90,13 @@ def write_parquet(stream: Stream, folder: Path, done: Callable[[int], Any]) -> N
     label = ClassLabel(names=stream.classes) if stream.classes else Value("int64")
     features = Features({"image": Image(), "index": Value("int64")} | ({"label": label} if stream.has_labels else {}))
     places: dict[str, list[str]] = {}
-    for domain, images in by_domain(stream):
+    for domain, images in _by_domain(stream):
         corruption, severity = domain.split("/")
         place = folder / "data" / corruption / f"severity_{severity}"
         place.mkdir(parents=True)
         places.setdefault(corruption, []).append(severity)
         with ParquetWriter(place / "data.parquet", features.arrow_schema) as writer:
-            for rows in groups_of(ROW_GROUP, images):
+            for rows in _groups_of(ROW_GROUP, images):
                 columns: dict[str, list[Any]] = {
                     "image": [{"bytes": file, "path": f"{index:08d}.{kind}"} for file, kind, index, _ in rows],
                     "index": [index for _, _, index, _ in rows],
@@ -93,10 +105,10 @@ def write_parquet(stream: Stream, folder: Path, done: Callable[[int], Any]) -> N
                     columns["label"] = [number for *_, number in rows]
                 writer.write_table(Table.from_pydict(columns, schema=features.arrow_schema))
                 done(len(rows))
-    (folder / "README.md").write_text(readme(places, stream.describe()["source"]["name"]))
+    (folder / "README.md").write_text(_readme(places, stream.describe()["source"]["name"]))
 
 
-def write_npy(stream: Stream, folder: Path, done: Callable[[int], Any]) -> None:
+def _write_npy(stream: Stream, folder: Path, done: Callable[[int], Any]) -> None:
     """<corruption>.npy, uint8 (5 n, H, W, 3), severities one after another, and labels.npy (5 n,)."""
     levels: dict[str, set[str]] = {}
     for domain in stream.domains:
@@ -126,9 +138,9 @@ def write_npy(stream: Stream, folder: Path, done: Callable[[int], Any]) -> None:
         np.save(folder / "labels.npy", labels)
 
 
-def write_imagefolder(stream: Stream, folder: Path, done: Callable[[int], Any]) -> None:
-    """<corruption>/<severity>/<class>/<sample id>.JPEG, or .png where there is no JPEG in the recipe."""
-    for domain, images in by_domain(stream):
+def _write_imagefolder(stream: Stream, folder: Path, done: Callable[[int], Any]) -> None:
+    """<corruption>/<severity>/<class>/<sample id>.JPEG, or .png if the recipe has no JPEG."""
+    for domain, images in _by_domain(stream):
         for file, kind, index, label in images:
             name = "" if label is None else stream.classes[label] if stream.classes else f"{label:04d}"
             place = folder / domain / re.sub(r"[/\\]", "_", name)
@@ -138,17 +150,16 @@ def write_imagefolder(stream: Stream, folder: Path, done: Callable[[int], Any]) 
 
 
 EXPORT_LAYOUTS: dict[str, Callable[[Stream, Path, Callable[[int], Any]], None]] = {
-    "parquet": write_parquet,
-    "npy": write_npy,
-    "imagefolder": write_imagefolder,
+    "parquet": _write_parquet,
+    "npy": _write_npy,
+    "imagefolder": _write_imagefolder,
 }
-EncodedRow = tuple[bytes, str, int, int | None]  # file, suffix, sample id, label
 
 
-def by_domain(stream: Stream) -> Iterator[tuple[str, Iterator[EncodedRow]]]:
-    """Each domain with its images as files: JPEG of the recipe's quality, as ImageNet-C was stored, else PNG."""
+def _by_domain(stream: Stream) -> Iterator[tuple[str, Iterator[EncodedRow]]]:
+    """Each domain with its images as files: JPEG if the recipe has a quality, as ImageNet-C was published, else PNG."""
     quality = stream.recipe.jpeg_quality
-    before_jpeg = copy(stream)  # the file itself is the JPEG: a second one would change the pixels
+    before_jpeg = copy(stream)  # the file is the JPEG; compressing twice would change the pixels
     before_jpeg.recipe = replace(stream.recipe, jpeg_quality=None)
     batches = iter(before_jpeg)
     held = next(batches, None)
@@ -159,15 +170,15 @@ def by_domain(stream: Stream) -> Iterator[tuple[str, Iterator[EncodedRow]]]:
             labels = held["labels"]
             for place, image in enumerate(held["pixel_values"].numpy()):
                 label = None if labels is None else int(labels[place])
-                yield encode(image, quality), "png" if quality is None else "JPEG", int(held["index"][place]), label
+                yield _encode(image, quality), "png" if quality is None else "JPEG", int(held["index"][place]), label
             held = next(batches, None)
 
     while held is not None:
         yield held["domain"], images(held["domain"])
 
 
-def encode(image: np.ndarray, quality: int | None) -> bytes:
-    """An image file: JPEG of a quality, or PNG."""
+def _encode(image: np.ndarray, quality: int | None) -> bytes:
+    """An image file: JPEG of a quality, or PNG if `quality` is None."""
     file = BytesIO()
     if quality is None:
         Image.fromarray(image).save(file, "PNG", compress_level=3)
@@ -176,8 +187,8 @@ def encode(image: np.ndarray, quality: int | None) -> bytes:
     return file.getvalue()
 
 
-def groups_of(size: int, items: Iterator[EncodedRow]) -> Iterator[list[EncodedRow]]:
-    """Lists of `size` items; the last holds what is left."""
+def _groups_of(size: int, items: Iterator[EncodedRow]) -> Iterator[list[EncodedRow]]:
+    """Lists of `size` items; the last list may be shorter."""
     group: list[EncodedRow] = []
     for item in items:
         group.append(item)
@@ -188,8 +199,8 @@ def groups_of(size: int, items: Iterator[EncodedRow]) -> Iterator[list[EncodedRo
         yield group
 
 
-def readme(places: dict[str, list[str]], source: str) -> str:
-    """A dataset card: configurations, splits, and what they are."""
+def _readme(places: dict[str, list[str]], source: str) -> str:
+    """A dataset card with the configurations and the splits."""
     lines = ["---", "tags: [test-time-adaptation, robustness, corruptions]", "configs:"]
     for corruption, severities in places.items():
         lines += [f"- config_name: {corruption}", "  data_files:"]
@@ -203,8 +214,8 @@ def readme(places: dict[str, list[str]], source: str) -> str:
 
 
 @contextmanager
-def moved_into_place(target: Path) -> Iterator[Path]:
-    """A folder beside `target` to write into, which becomes `target` at the end, or nothing after an error."""
+def _temporary_folder(target: Path) -> Iterator[Path]:
+    """A folder next to `target`; it becomes `target` at the end, and is deleted after an error."""
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     temporary.mkdir(parents=True)
     try:

@@ -1,7 +1,8 @@
-"""Labels of a source in the numbering of a model: by WordNet id, then by name, by position only where counts agree.
+"""Labels of a source in the numbering of a model: by WordNet id, by name, or by position if the counts agree.
 
-Labels serve evaluation alone. A folder of 200 classes numbers them 0..199 and a network 1,000 others: an error of
-100 % then looks like a bad method, so nothing is matched by position that could be matched by name.
+Labels are used for evaluation only. A folder of 200 classes numbers them 0..199, but a network has 1,000 classes in
+another order. Wrong numbers give an error near 100 %, which looks like a bad method. Classes are therefore matched by
+position only if they cannot be matched by name.
 """
 
 import re
@@ -13,19 +14,24 @@ import numpy as np
 
 from spear_hf.errors import DataError
 
-ClassNames = Sequence[str | Sequence[str]]  # of a model, in index order: one name for each class, or several
+ClassNames = Sequence[str | Sequence[str]]  # of a model, in index order; one name or several for each class
 
 _WNID = re.compile(r"n\d{8}")
 
 
 @dataclass(frozen=True)
 class LabelMap:
-    """A model's class for each class of a source.
+    """The model class of each class of a source.
+
+    >>> import numpy as np
+    >>> from spear_hf.data.labels import match_classes
+    >>> match_classes(["dog", "cat"], model=["bee", "cat", "dog"])(np.array([0, 1, 1])).tolist()
+    [2, 1, 1]
 
     Args:
-        table: (S,) int64, model class of source class s; None takes numbers as they are.
-        how: what the classes were matched by; "source" where no model's classes were given.
-        subset: (S,) int64, the sorted model classes that can occur, where the source has fewer classes than the model.
+        table: (S,) int64, model class of source class s; None keeps numbers as they are.
+        how: what the classes were matched by; "source" if the classes of the model were not given.
+        subset: (S,) int64, the sorted model classes that can occur; None if all classes of the model can.
     """
 
     table: np.ndarray | None
@@ -36,7 +42,7 @@ class LabelMap:
         """(N,) int64 model classes of (N,) source classes.
 
         Raises:
-            DataError: a number beyond the classes, or a negative one (a split whose labels are withheld).
+            DataError: a number beyond the classes, or a negative one (as in a test split without public labels).
         """
         low, high = (int(labels.min()), int(labels.max())) if len(labels) else (0, 0)
         if low < 0:
@@ -52,24 +58,39 @@ class LabelMap:
 
 
 def is_wnid(name: str) -> bool:
-    """Whether `name` is a WordNet id such as n01440764."""
+    """True for a WordNet id such as n01440764.
+
+    >>> from spear_hf.data.labels import is_wnid
+    >>> is_wnid("n01440764"), is_wnid("tench")
+    (True, False)
+    """
     return _WNID.fullmatch(name.strip()) is not None
 
 
 def has_wnids(model: ClassNames | None) -> bool:
-    """Whether a model's classes are known by WordNet id."""
+    """True if the classes of a model have WordNet ids.
+
+    >>> from spear_hf.data.labels import has_wnids
+    >>> has_wnids([("n01440764", "tench"), ("n01443537", "goldfish")])
+    True
+    """
     return any(is_wnid(name) for entry in model or () for name in _names(entry))
 
 
 def match_classes(source: Sequence[str] | None, model: ClassNames | None) -> LabelMap:
-    """Find each class of a source among the classes of a model.
+    """A LabelMap from the classes of a source to the classes of a model.
+
+    >>> from spear_hf.data.labels import match_classes
+    >>> found = match_classes(["House_Cat"], model=["bee", "house cat"])
+    >>> found.how, found.table.tolist(), found.subset.tolist()
+    ('name', [1], [1])
 
     Args:
-        source: S class names or WordNet ids; None where labels are bare numbers, which are taken as they are.
-        model: K classes, each with a name or with several (WordNet id, full name, ...); None keeps the source's order.
+        source: S class names or WordNet ids; None if labels are numbers without names, which stay as they are.
+        model: K classes, each with one name or several (WordNet id, full name, ...); None keeps the source's order.
 
     Raises:
-        DataError: classes of the source that the model does not have, or that several of its classes answer to.
+        DataError: a class that the model does not have, or a name that several classes of the model have.
     """
     if source is None:
         return LabelMap(None, "source") if model is None else LabelMap(np.arange(len(model)), "index")
@@ -90,7 +111,13 @@ def match_classes(source: Sequence[str] | None, model: ClassNames | None) -> Lab
 
 
 def is_monotone(labels: np.ndarray) -> bool:
-    """Whether labels come sorted by class, and there are several classes."""
+    """True if labels are sorted, in either direction, and of several classes.
+
+    >>> import numpy as np
+    >>> from spear_hf.data.labels import is_monotone
+    >>> is_monotone(np.array([0, 0, 1, 2])), is_monotone(np.array([0, 1, 0]))
+    (True, False)
+    """
     steps = np.diff(labels)
     return bool(steps.any() and ((steps >= 0).all() or (steps <= 0).all()))
 

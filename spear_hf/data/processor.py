@@ -1,7 +1,7 @@
 """The backbone's own resize and normalisation, read from its transformers or timm configuration.
 
-A network that was trained with mean 0.5 and is fed ImageNet's mean loses several points before any corruption comes,
-and nothing says so. There is therefore no default here: a model either carries its preprocessing or is refused.
+A network that was trained with mean 0.5 loses several points of accuracy, without a warning, if its images are
+normalised with the mean of ImageNet. There is therefore no default: a model without preprocessing is refused.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,24 +16,30 @@ from spear_hf.errors import DataError, InputError
 from spear_hf.utils.validation import first_line
 
 ImageBatch = Tensor | np.ndarray | Sequence[Any]
-Transform = Callable[[Tensor, bool], Tensor]  # (N, 3, H, W) uint8, "has the input size already" -> (N, 3, h, w) float32
+Transform = Callable[[Tensor, bool], Tensor]  # (N, 3, H, W) uint8, "has the input size" -> (N, 3, h, w) float32
 
-_PROBES = ((300, 400), (400, 300))  # what size comes out, whatever goes in?
-_PASS_THEM = "pass mean=, std= and size= to load_processor"
+_PROBES = ((300, 400), (400, 300))  # sizes that show whether the output size depends on the input size
+_WAY_OUT = "pass mean=, std= and size= to load_processor"
 
 
 class Processor:
-    """uint8 RGB images to the (B, 3, H, W) float32 tensor that one backbone was trained on.
+    """uint8 RGB images to the (B, 3, H, W) float32 tensor that one backbone was trained on; `load_processor` makes one.
 
-    Images that have the input size already are only normalised: the 224 x 224 files of ImageNet-C are crops, and
-    another resize and crop would zoom into them.
+    Images that have the input size already are only normalised. The 224 x 224 files of ImageNet-C are crops; another
+    resize and crop would enlarge their centre.
+
+    >>> import numpy as np
+    >>> from spear_hf import load_processor
+    >>> processor = load_processor(None, mean=[0.5] * 3, std=[0.25] * 3, size=16)
+    >>> processor(np.full((2, 32, 32, 3), 255, np.uint8)).unique()
+    tensor([2.])
 
     Args:
-        transform: resizes (unless told that the images fit) and normalises one batch of equally sized images.
-        mean: per channel, on the [0, 1] scale.
-        std: per channel, on the [0, 1] scale.
+        transform: normalises one batch of equally sized images, and resizes it if it has not the input size.
+        mean: per channel, for pixels in [0, 1].
+        std: per channel, for pixels in [0, 1].
         size: (height, width) of the input, in pixels.
-        origin: where all this was read, for provenance.
+        origin: where the values were read, for provenance.
     """
 
     def __init__(
@@ -48,7 +54,8 @@ class Processor:
     def __call__(self, images: ImageBatch) -> Tensor:
         """(B, 3, H, W) float32 of uint8 images: one (B, H, W, 3) or (B, 3, H, W) array, or a list of any sizes.
 
-        Raises InputError for float images: they may be normalised already, and doing it twice is silent.
+        Raises:
+            InputError: float images, which may be normalised already, or images that are not RGB.
         """
         if isinstance(images, Tensor | np.ndarray):
             return self._one_size(_channels_first(images, ndim=4))
@@ -85,28 +92,31 @@ def load_processor(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     size: int | tuple[int, int] | None = None,
-    interpolation: str = "bilinear",
 ) -> Processor:
     """The preprocessing that `model` was trained with.
 
+    >>> import timm
+    >>> from spear_hf import load_processor
+    >>> load_processor(timm.create_model("test_resnet")).size
+    (160, 160)
+
     Args:
-        model: a transformers or timm classifier, bare or inside DDP, torch.compile or a SpearModel.
-        name: the folder, Hub id or timm name to read it from, where it is not the model's own.
+        model: a transformers or timm classifier, also inside DDP, torch.compile or a SpearModel.
+        name: the folder, Hub id or timm name to read it from, instead of the model.
         revision: the commit of a Hub id.
-        mean: per channel, for a model that carries no preprocessing; with `std` and `size`, and nothing is read then.
-        std: per channel, on the [0, 1] scale like `mean`.
-        size: side, or (height, width), in pixels; images are resized to exactly that.
-        interpolation: "bilinear", "bicubic", ...; used with `size` only.
+        mean: per channel, for pixels in [0, 1]; with `std` and `size` it replaces what the model has.
+        std: per channel, for pixels in [0, 1].
+        size: side, or (height, width), in pixels; images are resized to it (bilinear), without a crop.
 
     Raises:
-        DataError: nothing says how this model's images were prepared. There is no default to fall back to.
+        DataError: the model has no preprocessing.
     """
     if mean is not None or std is not None or size is not None:
         if mean is None or std is None or size is None:
-            raise DataError(f"mean={mean}, std={std}, size={size}: a preprocessing needs all three; {_PASS_THEM}")
+            raise DataError(f"mean={mean}, std={std}, size={size}: preprocessing needs all three; {_WAY_OUT}")
         height, width = (size, size) if isinstance(size, int) else size
         config = {"input_size": (3, height, width), "mean": tuple(mean), "std": tuple(std)}
-        config |= {"interpolation": interpolation, "crop_pct": 1.0, "crop_mode": "squash"}
+        config |= {"interpolation": "bilinear", "crop_pct": 1.0, "crop_mode": "squash"}
         return _from_timm_config(config, "given")
     base = _unwrap(model)
     if name is None and (cfg := getattr(base, "pretrained_cfg", None)) is not None:
@@ -115,15 +125,15 @@ def load_processor(
         return _from_timm_name(name)
     path = name or getattr(base, "name_or_path", "")
     if not path:
-        raise DataError(f"{type(base).__name__} carries no preprocessing (no folder, Hub id or timm cfg); {_PASS_THEM}")
+        raise DataError(f"{type(base).__name__} has no preprocessing (no folder, Hub id or timm cfg); {_WAY_OUT}")
     return _from_transformers(path, revision)
 
 
 class _TimmTransform:
-    """timm's own evaluation transform: resize and crop per PIL image, normalise per batch.
+    """timm's own evaluation transform: resize and crop each PIL image, then normalise the batch.
 
-    torchvision's resize of tensors differs from PIL's by up to 10 grey levels (bicubic) and measured slower, so the
-    pixels come from PIL as they did when the weights were evaluated.
+    torchvision's resize of tensors differs from PIL's by up to 10 grey levels (bicubic) and was measured to be slower.
+    PIL gives the pixels with which the weights were evaluated.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -145,7 +155,7 @@ class _TimmTransform:
 
 
 class _TransformersTransform:
-    """A transformers image processor on uint8 tensors; told to leave out resize and crop where the images fit."""
+    """A transformers image processor on uint8 tensors, without resize and crop if the images have the input size."""
 
     def __init__(self, processor: Any) -> None:
         self.processor = processor
@@ -170,15 +180,15 @@ def _from_transformers(path: str, revision: str | None) -> Processor:
         processor = AutoImageProcessor.from_pretrained(path, revision=revision)
     except (OSError, ValueError) as error:
         reason = first_line(error)
-        raise DataError(f"{path!r} carries no image preprocessing ({reason}); {_PASS_THEM}") from error
+        raise DataError(f"{path!r} has no image preprocessing ({reason}); {_WAY_OUT}") from error
     origin = f"transformers:{path}" + (f"@{revision}" if revision else "")
-    if hasattr(processor, "data_config"):  # a timm repository, wrapped: same transform, without its PIL round trips
+    if hasattr(processor, "data_config"):  # a wrapped timm model: the same transform, without conversions to PIL
         return _from_timm_config(processor.data_config, origin)
     transform = _TransformersTransform(processor)
     wide, tall = (transform(torch.zeros(1, 3, *size, dtype=torch.uint8), False).shape[2:] for size in _PROBES)
     if wide != tall:
         sizes = f"{tuple(wide)} for {_PROBES[0]}, {tuple(tall)} for {_PROBES[1]}"
-        raise DataError(f"{path!r} keeps the aspect ratio ({sizes}): images do not stack; {_PASS_THEM}")
+        raise DataError(f"{path!r} keeps the aspect ratio ({sizes}): images do not stack; {_WAY_OUT}")
     mean, std = (processor.image_mean, processor.image_std) if processor.do_normalize else ((0.0,) * 3, (1.0,) * 3)
     return Processor(transform, mean, std, (wide[0], wide[1]), origin)
 
@@ -187,8 +197,8 @@ def _from_timm_cfg(cfg: dict[str, Any], owner: str) -> Processor:
     from timm.data.config import resolve_data_config
 
     missing = [key for key in ("mean", "std", "input_size") if not cfg.get(key)]
-    if missing:  # timm would fill these with ImageNet's
-        raise DataError(f"the timm cfg of {owner} lacks {', '.join(missing)}; {_PASS_THEM}")
+    if missing:  # timm would use the values of ImageNet
+        raise DataError(f"the timm cfg of {owner} lacks {', '.join(missing)}; {_WAY_OUT}")
     tag = f".{cfg['tag']}" if cfg.get("tag") else ""
     return _from_timm_config(resolve_data_config(pretrained_cfg=cfg), f"timm:{cfg.get('architecture')}{tag}")
 
@@ -226,42 +236,49 @@ def _unwrap(model: nn.Module | None) -> nn.Module | None:
 
 
 def _channels_first(images: Any, ndim: int) -> Tensor:
-    """(..., 3, H, W) uint8; the channel axis is the last where that has length 3, else the third from the end."""
+    """(..., 3, H, W) uint8; the channel axis is the last one if it has length 3, otherwise the third from the end."""
     tensor = images if isinstance(images, Tensor) else torch.from_numpy(np.array(images))
     if tensor.dtype != torch.uint8:
         raise InputError(_wrong_dtype(tensor))
     if tensor.ndim != ndim or 3 not in (tensor.shape[-3], tensor.shape[-1]):
         wanted = "(B, H, W, 3)" if ndim == 4 else "(H, W, 3)"
-        raise InputError(f"shape {tuple(tensor.shape)} came, RGB {wanted} is needed; convert('RGB'), x[None] for one")
+        raise InputError(
+            f"images of shape {tuple(tensor.shape)}, but RGB {wanted} is needed; convert('RGB'), x[None] for one"
+        )
     return tensor.movedim(-1, -3) if tensor.shape[-1] == 3 else tensor
 
 
 def _wrong_dtype(tensor: Tensor) -> str:
     low, high = (tensor.min().item(), tensor.max().item()) if tensor.numel() else (0, 0)
-    came = f"{str(tensor.dtype).removeprefix('torch.')} images with values in [{low:.3g}, {high:.3g}] came"
+    came = f"{str(tensor.dtype).removeprefix('torch.')} images with values in [{low:.3g}, {high:.3g}]"
     if tensor.is_floating_point() and (low < 0 or low != low):
-        return f"{came}: they look normalised already; pass uint8 images, or feed these to the model as they are"
-    return f"{came}, the processor takes uint8 in [0, 255]; for images in [0, 1] pass (255 * x).round().to(torch.uint8)"
+        return f"{came} look normalised already; pass uint8 images, or pass these to the model directly"
+    return f"{came}, but the processor takes uint8 in [0, 255]; for images in [0, 1] pass (255 * x).round().byte()"
 
 
 def _plain(value: Any) -> Any:
-    """A transformers SizeDict prints all its empty fields: keep the filled ones. An IntEnum prints its class."""
+    """A value that prints briefly: a transformers SizeDict without its empty fields, an IntEnum as its number."""
     if hasattr(value, "shortest_edge"):
         return {key: side for key, side in vars(value).items() if side is not None}
     return int(value) if isinstance(value, IntEnum) else value
 
 
 def load_class_names(model: nn.Module | None) -> list[tuple[str, ...]] | None:
-    """What each class of a model is called, in index order: WordNet id where it is ImageNet's, then names; or None.
+    """The names of each class of a model, in index order, or None; classes of ImageNet have their WordNet id first.
 
-    transformers models say it in their configuration; timm says it for the subsets of ImageNet alone.
+    A transformers model has them in its configuration. timm knows them for ImageNet and its subsets only.
+
+    >>> import timm
+    >>> from spear_hf.data.processor import load_class_names
+    >>> load_class_names(timm.create_model("test_resnet"))[0]
+    ('n01440764', 'tench, Tinca tinca', 'tench')
     """
     base = _unwrap(model)
     if (id2label := getattr(getattr(base, "config", None), "id2label", None)) is not None:
         names = [(str(id2label[k]),) for k in sorted(id2label)]
         imagenet = _imagenet_names("imagenet-1k")
         agree = sum(_first(ours[-1]) == _first(theirs[1]) for ours, theirs in zip(names, imagenet, strict=False))
-        is_imagenet = len(names) == len(imagenet) and agree > 0.95 * len(names)  # "crane" and the like differ
+        is_imagenet = len(names) == len(imagenet) and agree > 0.95 * len(names)  # names such as "crane" differ
         return [(wnid, *own) for own, (wnid, *_) in zip(names, imagenet, strict=True)] if is_imagenet else names
     if getattr(base, "pretrained_cfg", None) is None:
         return None
@@ -272,7 +289,7 @@ def load_class_names(model: nn.Module | None) -> list[tuple[str, ...]] | None:
 
 
 def _imagenet_names(subset: str) -> list[tuple[str, ...]]:
-    """(WordNet id, all names, first name) of each class, from the tables that timm ships."""
+    """(WordNet id, all names, first name) of each class, from the tables in timm."""
     from timm.data.imagenet_info import ImageNetInfo
 
     info = ImageNetInfo(subset)

@@ -1,4 +1,4 @@
-"""From encoded images to corrupted ones: decode, crop, corrupt, re-encode; a pure function of sample id and domain."""
+"""From encoded images to corrupted ones: decode, crop, corrupt, JPEG; a pure function of sample id and domain."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -9,25 +9,35 @@ from typing import Any
 import numpy as np
 import torch
 
-from spear_hf.data.corruptions import PRESETS, corrupt_batch, frost_provenance, reencode_jpeg, sample_rng
-from spear_hf.data.corruptions.presets import resolve_preset
-from spear_hf.data.crop import CROP, SHORT_SIDE, crop_imagenet
-from spear_hf.data.decode import decode_rgb
+from spear_hf.data.corruptions import (
+    PRESETS,
+    corrupt_batch,
+    frost_provenance,
+    reencode_jpeg,
+    resolve_preset,
+    sample_rng,
+)
+from spear_hf.data.decode import CROP, SHORT_SIDE, crop_imagenet, decode_rgb
 from spear_hf.data.domains import CLEAN, Domain
-from spear_hf.data.sources import Source
+from spear_hf.data.sources import ImageSource
 from spear_hf.errors import DataError
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How images become those of a domain.
+    """How images are cropped and corrupted.
+
+    >>> from spear_hf.data.domains import CLEAN
+    >>> from spear_hf.data.rendering import Recipe
+    >>> Recipe("imagenet", jpeg_quality=85, crop=True).describe([CLEAN])["crop"]
+    'short side 256, centre 224'
 
     Args:
-        preset: whose constants ("imagenet", "cifar", "tiny"); None where nothing is corrupted here.
-        seed: of the corruptions' randomness.
-        jpeg_quality: of the JPEG that corrupted images go through at the end; None leaves it out.
-        crop: whether images are cropped as ImageNet-C's were; also where they stay clean.
-        frost_dir: where frost's official textures are.
+        preset: "imagenet", "cifar" or "tiny" choose the constants; None if nothing is corrupted here.
+        seed: of the corruptions.
+        jpeg_quality: of the JPEG that is applied after a corruption; None for no JPEG.
+        crop: crop images as those of ImageNet-C were, the clean ones too.
+        frost_dir: folder of the published frost textures.
     """
 
     preset: str | None
@@ -37,7 +47,7 @@ class Recipe:
     frost_dir: str | None = None
 
     def describe(self, domains: Sequence[Domain]) -> dict[str, Any]:
-        """Provenance, JSON-ready: two results compare only where it is equal."""
+        """Provenance, JSON-ready: two results are comparable only if it is equal."""
         has_frost = self.preset is not None and any(name == "frost" for domain in domains for name, _ in domain.steps)
         facts = asdict(self) | {
             "crop": f"short side {SHORT_SIDE}, centre {CROP}" if self.crop else None,
@@ -48,19 +58,28 @@ class Recipe:
 
 
 def make_recipe(
-    source: Source,
+    source: ImageSource,
     domains: Sequence[Domain],
     preset: str,
     seed: int,
     jpeg_quality: int | str | None,
     frost_dir: str | Path | None,
 ) -> Recipe:
-    """The Recipe that "auto" values mean for this source, from the size of its first image.
+    """The Recipe for a source; "auto" is decided by the size of the first image.
 
-    Large photographs take ImageNet's constants, and with them its crop and its JPEG of quality 85.
+    Large photographs get the constants of ImageNet, its crop, and its JPEG of quality 85.
+
+    >>> import numpy as np
+    >>> from datasets import Dataset
+    >>> from spear_hf.data.domains import parse_domain
+    >>> from spear_hf.data.rendering import make_recipe
+    >>> from spear_hf.data.sources import Columns, open_source
+    >>> rows = open_source(Dataset.from_dict({"image": [np.zeros((32, 32, 3), np.uint8)]}), Columns())
+    >>> make_recipe(rows, [parse_domain("fog", 5)], "auto", 0, "auto", None).preset
+    'cifar'
 
     Raises:
-        DataError: a size that no constants exist for.
+        DataError: a size without constants, an option for images that are corrupted already, or a bad JPEG quality.
     """
     if source.held is not None and (preset != "auto" or jpeg_quality not in ("auto", None)):
         raise DataError(
@@ -81,16 +100,27 @@ def make_recipe(
 
 
 def render(
-    source: Source, recipe: Recipe, ids: np.ndarray, domains: Sequence[Domain], *, skip_broken: bool = False
+    source: ImageSource, recipe: Recipe, ids: np.ndarray, domains: Sequence[Domain], *, skip_broken: bool = False
 ) -> tuple[list[np.ndarray | None], list[int]]:
-    """One uint8 (H, W, 3) image for each sample id under the domain beside it, and the ids that could not be decoded.
+    """One uint8 (H, W, 3) image for each sample id under its domain, and the ids that could not be decoded.
+
+    >>> import numpy as np
+    >>> from datasets import Dataset
+    >>> from spear_hf.data.domains import CLEAN
+    >>> from spear_hf.data.rendering import Recipe, render
+    >>> from spear_hf.data.sources import Columns, open_source
+    >>> rows = open_source(Dataset.from_dict({"image": [np.zeros((32, 32, 3), np.uint8)]}), Columns())
+    >>> images, broken = render(rows, Recipe(None), np.array([0]), [CLEAN])
 
     Args:
         source: where the images are.
         recipe: how they are cropped and corrupted.
         ids: (n,) sample ids.
         domains: n domains.
-        skip_broken: None stands in the place of a broken image, rather than a DataError being raised.
+        skip_broken: return None for a broken image instead of raising.
+
+    Raises:
+        DataError: an image that cannot be decoded, or images of several sizes in a domain.
     """
     images: list[np.ndarray | None] = [None] * len(ids)
     broken: list[int] = []
@@ -104,14 +134,14 @@ def render(
         broken += [int(ids[i]) for i, image in zip(places, decoded, strict=True) if image is None]
         kept = [image for image in decoded if image is not None]
         if recipe.preset is not None and kept and not domain.is_clean:
-            kept = _corrupt(recipe, kept, ids[whole], domain)
+            kept = _corrupt(recipe, recipe.preset, kept, ids[whole], domain)
         for i, image in zip(whole, kept, strict=True):
             images[i] = image
     return images, broken
 
 
 def _decode(
-    source: Source, recipe: Recipe, sample_id: int, encoded: Any, domain: Domain, skip_broken: bool
+    source: ImageSource, recipe: Recipe, sample_id: int, encoded: Any, domain: Domain, skip_broken: bool
 ) -> np.ndarray | None:
     try:
         image = decode_rgb(encoded, partial(source.locate, sample_id, domain))
@@ -122,16 +152,17 @@ def _decode(
     return crop_imagenet(image) if recipe.crop else image
 
 
-def _corrupt(recipe: Recipe, images: list[np.ndarray], ids: np.ndarray, domain: Domain) -> list[np.ndarray]:
+def _corrupt(
+    recipe: Recipe, preset: str, images: list[np.ndarray], ids: np.ndarray, domain: Domain
+) -> list[np.ndarray]:
     sizes = {image.shape[:2] for image in images}
     if len(sizes) > 1:
         shown = ", ".join(f"{height}x{width}" for height, width in sorted(sizes)[:4])
         raise DataError(
-            f"images of several sizes ({shown}) and preset={recipe.preset!r}, whose constants are in pixels; "
+            f"images of several sizes ({shown}) and preset={preset!r}, whose constants are in pixels; "
             "resize the images to one size, or pass preset='imagenet', which crops"
         )
     batch = torch.from_numpy(np.stack(images))
-    preset = recipe.preset or ""
     for name, severity in domain.steps:
         rngs = [sample_rng(recipe.seed, preset, name, severity, int(sample_id)) for sample_id in ids]
         batch = corrupt_batch(batch, name, severity, rngs, preset, frost_dir=recipe.frost_dir)

@@ -1,6 +1,6 @@
-"""Which images, in which order, under which corruption: batch g of a stream as a pure function of g.
+"""Which images are shown, in which order, under which corruption: batch g of a stream is a pure function of g.
 
-Nothing here touches an image. A plan says what each segment of a stream draws; a Schedule cuts segments into batches.
+No image is read here. A Plan says what each segment of a stream shows; a Schedule cuts the segments into batches.
 """
 
 from bisect import bisect_right
@@ -14,11 +14,16 @@ import numpy as np
 from spear_hf.data.domains import Domain
 from spear_hf.errors import DataError
 
-ORDER_VERSION = "v1"  # a change to any order is a new version
+ORDER_VERSION = "v1"  # any change to an order needs a new version
 
 
 def order_rng(seed: int, *purpose: str | int) -> np.random.Generator:
-    """The generator of one ordering: a function of its arguments, never of global state."""
+    """The random generator of one order: a function of its arguments only.
+
+    >>> from spear_hf.data.schedule import order_rng
+    >>> order_rng(0, "order").permutation(5).tolist()
+    [2, 4, 3, 0, 1]
+    """
     text = f"spear-order/{ORDER_VERSION}|{seed}|" + "|".join(map(str, purpose))
     key = np.frombuffer(blake2b(text.encode(), digest_size=16).digest(), np.uint64)
     return np.random.Generator(np.random.Philox(key=key))
@@ -28,13 +33,17 @@ def order_rng(seed: int, *purpose: str | int) -> np.random.Generator:
 class Pool:
     """The images that every domain of a stream shows: `limit` of the `size` images of a source, in a seeded order.
 
+    >>> from spear_hf.data.schedule import Pool
+    >>> Pool(size=5, limit=3, seed=0, shuffle=False).order().tolist()
+    [0, 1, 2]
+
     Args:
         size: number of images in the source.
-        limit: how many of them are shown: a seeded sample, or the first ones where `shuffle` is off.
+        limit: number of images that are shown: a random sample, or the first ones if `shuffle` is False.
         seed: of the sample and of the order.
-        shuffle: whether the order is a permutation; otherwise it is the source's own.
-        window: how many consecutive images the source can hold at once: the first `limit` are shown, and each window
-            is shuffled in itself. None where it reads in any order.
+        shuffle: True for a random order, False for the order of the source.
+        window: number of consecutive images that the source can hold at once. The first `limit` images are then shown,
+            and shuffled inside each window. None if the source can be read in any order.
     """
 
     size: int
@@ -44,7 +53,7 @@ class Pool:
     window: int | None = None
 
     def order(self, cycle: int = 0) -> np.ndarray:
-        """(limit,) int64 sample ids; every cycle shows the same images, from the second on in another order."""
+        """(limit,) int64 sample ids; every cycle shows the same images in another order."""
         if not self.shuffle:
             return np.arange(self.limit)
         if self.window is not None:
@@ -56,21 +65,38 @@ class Pool:
 
 
 class Segment(NamedTuple):
-    """A stretch of a stream that batches do not straddle; a method under the protocol "single" is reset before it."""
+    """A part of a stream; a batch never spans two segments. The protocol "single" resets a method before each.
+
+    >>> from spear_hf.data.schedule import Segment
+    >>> Segment("fog/5", 640).length
+    640
+    """
 
     domain: str
     length: int  # images
 
 
 class Draw(NamedTuple):
-    """What a segment shows, image by image."""
+    """What a segment shows, image by image.
+
+    >>> import numpy as np
+    >>> from spear_hf.data.schedule import Draw
+    >>> len(Draw(ids=np.arange(3), domains=np.zeros(3, np.int64)).ids)
+    3
+    """
 
     ids: np.ndarray  # (n,) int64, sample ids of the source
-    domains: np.ndarray  # (n,) int64, indices into the plan's domains
+    domains: np.ndarray  # (n,) int64, indices into the domains of the plan
 
 
 class Plan(Protocol):
-    """A protocol: the segments of one cycle, and what each of them draws, as a pure function of numbers."""
+    """A protocol of test-time adaptation: the segments of one cycle and what each shows, as a pure function.
+
+    >>> from spear_hf.data.protocols import make_plan
+    >>> from spear_hf.data.schedule import Pool
+    >>> make_plan("single", Pool(5, 3, seed=0, shuffle=False), []).segments
+    ()
+    """
 
     @property
     def domains(self) -> tuple[Domain, ...]: ...
@@ -82,7 +108,14 @@ class Plan(Protocol):
 
 
 class BatchPlan(NamedTuple):
-    """Batch `number` of a stream, before any image is read."""
+    """Batch `number` of a stream, before any image is read.
+
+    >>> import numpy as np
+    >>> from spear_hf.data.schedule import BatchPlan
+    >>> plan = BatchPlan(0, 0, "fog/5", True, ids=np.arange(5), domains=np.zeros(5, np.int64))
+    >>> [plan.part(rank, 2).ids.tolist() for rank in range(2)]
+    [[0, 1], [2, 3, 4]]
+    """
 
     number: int
     position: int  # of its first image, counted from the start of the stream
@@ -92,19 +125,29 @@ class BatchPlan(NamedTuple):
     domains: np.ndarray
 
     def part(self, rank: int, world: int) -> "BatchPlan":
-        """The share of process `rank` of `world`: consecutive, of sizes that differ by one at most, perhaps empty."""
+        """The consecutive images of process `rank` of `world`; sizes differ by at most one, and may be 0."""
         start, stop = len(self.ids) * rank // world, len(self.ids) * (rank + 1) // world
         cut = {"ids": self.ids[start:stop], "domains": self.domains[start:stop], "position": self.position + start}
         return self._replace(**cut)
 
 
 class Schedule:
-    """A plan cut into batches; the last batch of a segment holds what is left.
+    """A plan that is cut into batches; the last batch of a segment holds what is left.
+
+    >>> from spear_hf.data.domains import Domain
+    >>> from spear_hf.data.protocols import make_plan
+    >>> from spear_hf.data.schedule import Pool, Schedule
+    >>> schedule = Schedule(make_plan("single", Pool(5, 5, seed=0), [Domain((("fog", 5.0),))]), batch_size=2)
+    >>> [len(schedule.batch(number).ids) for number in range(3)]
+    [2, 2, 1]
 
     Args:
-        plan: what each segment draws.
+        plan: what each segment shows.
         batch_size: images in a batch, over all processes.
-        cycles: how often the plan is gone through; None is endless.
+        cycles: number of passes over the plan; None is endless.
+
+    Raises:
+        DataError: a batch size or a number of cycles below 1.
     """
 
     def __init__(self, plan: Plan, batch_size: int, cycles: int | None = 1) -> None:
@@ -120,16 +163,16 @@ class Schedule:
         lengths = [segment.length for segment in self.segments]
         self._first_batch = [0, *accumulate(-(-length // batch_size) for length in lengths)]
         self._first_image = [0, *accumulate(lengths)]
-        self._last: tuple[tuple[int, int], Draw] | None = None  # a draw is cut into many batches: keep one
+        self._last: tuple[tuple[int, int], Draw] | None = None  # the last draw is kept: many batches are cut from it
 
     @property
     def num_batches(self) -> int | None:
-        """Batches in all; None for an endless stream."""
+        """Number of batches; None for an endless stream."""
         return None if self.cycles is None else self.cycles * self._first_batch[-1]
 
     @property
     def images_per_cycle(self) -> int:
-        """Images in one cycle, over all domains."""
+        """Number of images in one cycle, over all domains."""
         return self._first_image[-1]
 
     def batch(self, number: int) -> BatchPlan:
@@ -148,7 +191,7 @@ class Schedule:
         return self._last[1]
 
     def order_hash(self) -> str:
-        """A hash of every (sample id, domain) of a cycle: equal means the same images in the same order."""
+        """A hash of every (sample id, domain) of a cycle: equal for the same images in the same order."""
         digest = blake2b(repr([str(domain) for domain in self.domains]).encode(), digest_size=8)
         for segment in range(len(self.segments)):
             for array in self.plan.draw(0, segment):

@@ -33,7 +33,7 @@ _TRACKED = {
 
 
 class Stream(Protocol):
-    """What `evaluate` needs of a stream; `spear_hf.data.stream.load_stream` makes one.
+    """What `evaluate` needs of a stream; `spear_hf.data.load_stream.load_stream` makes one.
 
     For several processes it also needs `shard(rank, count)`, and for checkpoints `state_dict` and `load_state_dict`.
 

@@ -114,7 +114,7 @@ def test_roids_objective_on_rsps_is_a_configuration(net: nn.Module, images: Tens
 
 
 def test_a_model_that_carries_no_normalisation_needs_it_said(net: nn.Module) -> None:
-    with pytest.raises(ConfigError, match=r"TinyNet carries no preprocessing .* pass mean= and std= for each channel"):
+    with pytest.raises(ConfigError, match=r"TinyNet has no preprocessing .* pass mean= and std= for each channel"):
         METHODS["roid"](net)
     with pytest.raises(ConfigError, match=r"std=\(0\.0,\) are not allowed"):
         Pixels((0.5,), (0.0,))

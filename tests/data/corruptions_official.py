@@ -11,7 +11,7 @@ from spear_hf.data.corruptions.apply import apply_draws
 from spear_hf.data.corruptions.constants import Constants, at_severity
 from spear_hf.data.corruptions.frost import frost_textures
 from spear_hf.data.corruptions.glass import rounds_and_reach
-from spear_hf.data.corruptions.plasma import plasma_size
+from spear_hf.data.corruptions.weather import plasma_size
 
 ROWS = CORRUPTIONS | EXTRA_CORRUPTIONS
 # What reference.npz holds: the key of its clean images, the severities, and the indices that the seeds are made of.

@@ -7,8 +7,9 @@ import torch
 from datasets import Dataset, Features, Image, Value
 
 from spear_hf.data.cached import cached
+from spear_hf.data.load_stream import load_stream
 from spear_hf.data.processor import load_processor
-from spear_hf.data.stream import Stream, load_stream
+from spear_hf.data.streams import Stream
 from spear_hf.errors import DataError
 
 PROCESSOR = load_processor(None, mean=(0.5,) * 3, std=(0.5,) * 3, size=16)

@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 
 from spear_hf.data.corruptions import corrupt, frost_provenance, sample_rng
-from spear_hf.data.corruptions.frost import OFFICIAL, frost_textures, read_official, resize
-from spear_hf.data.corruptions.ice import FREQUENCIES, KINDS, Ice, make_texture, synthetic_textures
+from spear_hf.data.corruptions.frost import (
+    FREQUENCIES,
+    KINDS,
+    OFFICIAL,
+    Ice,
+    _make_texture,
+    frost_textures,
+    resize_texture,
+)
 from spear_hf.errors import DataError
 from tests.data.corruptions_scenes import scene
 
@@ -19,7 +26,7 @@ def _no_frost_folder(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def textures() -> list[np.ndarray]:
-    return synthetic_textures()
+    return [texture.numpy() for texture in frost_textures(1, 32, 32)]  # drawn once in a process
 
 
 def power(brightness: np.ndarray) -> np.ndarray:
@@ -42,7 +49,7 @@ def test_made_textures_have_the_statistics_of_the_photographs(index: int, ice: I
 
 
 def test_made_textures_are_the_same_at_every_call(textures: list[np.ndarray]) -> None:
-    np.testing.assert_array_equal(make_texture(KINDS[0], 0), textures[0])
+    np.testing.assert_array_equal(_make_texture(KINDS[0], 0), textures[0])
 
 
 def test_provenance_tells_made_textures_from_official_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,9 +65,9 @@ def test_a_folder_without_the_official_files_is_refused(tmp_path: Path) -> None:
 
 
 def test_another_file_of_an_official_name_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "frost4.jpg").write_bytes(b"not the photograph")
-    with pytest.raises(DataError, match=r"frost4.jpg .* has sha256 .* but the official file has 3f8b91ca"):
-        read_official(tmp_path, "frost4.jpg")
+    (tmp_path / "frost1.png").write_bytes(b"not the photograph")
+    with pytest.raises(DataError, match=r"frost1.png .* has sha256 .* but the official file has ff9f9078"):
+        frost_textures(1, 32, 32, tmp_path)
 
 
 def test_official_textures_are_decoded_once(shared: Path) -> None:
@@ -82,4 +89,4 @@ def test_textures_grow_to_cover_a_large_image() -> None:
 
 def test_a_texture_at_a_fifth_is_every_fifth_pixel() -> None:
     texture = np.random.default_rng(0).integers(0, 256, size=(50, 75, 3), dtype=np.uint8)
-    np.testing.assert_array_equal(resize(texture, 0.2), texture[2::5, 2::5])
+    np.testing.assert_array_equal(resize_texture(texture, 0.2), texture[2::5, 2::5])

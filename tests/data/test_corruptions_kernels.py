@@ -8,19 +8,22 @@ import pytest
 import torch
 from scipy import ndimage, signal, stats
 
-from spear_hf.data.corruptions.blur import clipped_zoom, gaussian_blur, zoom_blur
+from spear_hf.data.corruptions.blur import (
+    clipped_zoom,
+    defocus_blur,
+    disk,
+    fourier_correlation,
+    gaussian_blur,
+    motion_filter,
+    zoom_blur,
+)
 from spear_hf.data.corruptions.constants import at_severity
-from spear_hf.data.corruptions.defocus import by_fourier, defocus_blur, disk
-from spear_hf.data.corruptions.digital import saturate
-from spear_hf.data.corruptions.edges import UNIT, canny, chamfer_distance, equalize
-from spear_hf.data.corruptions.elastic import elastic_transform, inverse_affine
+from spear_hf.data.corruptions.digital import elastic_transform, inverse_affine, saturate
 from spear_hf.data.corruptions.filters import gaussian_filter
 from spear_hf.data.corruptions.glass import draw_glass, jump_sources
-from spear_hf.data.corruptions.motion import motion_filter
-from spear_hf.data.corruptions.noise import draw_bits, shot_noise
-from spear_hf.data.corruptions.plasma import plasma_fractal
-from spear_hf.data.corruptions.poisson import level_probabilities, poisson_table
-from spear_hf.data.corruptions.weather import brightness
+from spear_hf.data.corruptions.noise import draw_bits, level_probabilities, poisson_table, shot_noise
+from spear_hf.data.corruptions.spatter import UNIT, canny, chamfer_distance, equalize
+from spear_hf.data.corruptions.weather import brightness, plasma_fractal
 from tests.data.corruptions_scenes import scene
 
 
@@ -133,7 +136,7 @@ def test_defocus_equals_a_correlation_with_its_disk(constants: tuple[float, floa
 def test_the_fourier_way_equals_the_direct_way() -> None:
     kernel, padded = disk(4, 0.5), torch.from_numpy(scene(64, 1))
     direct = np.stack([signal.correlate2d(plane, kernel.numpy(), "valid") for plane in padded.permute(2, 0, 1).numpy()])
-    ours = by_fourier(padded, kernel).permute(2, 0, 1).numpy()
+    ours = fourier_correlation(padded, kernel).permute(2, 0, 1).numpy()
     assert np.abs(ours - direct).max() < 1.001
 
 

@@ -105,14 +105,14 @@ def test_a_name_is_read_instead_of_the_model(hf_model: ResNetForImageClassificat
 
 
 def test_a_model_without_preprocessing_is_refused_with_the_way_out() -> None:
-    with pytest.raises(DataError, match=r"Sequential carries no preprocessing .* pass mean=, std= and size="):
+    with pytest.raises(DataError, match=r"Sequential has no preprocessing .* pass mean=, std= and size="):
         load_processor(nn.Sequential())
     with pytest.raises(DataError, match=r"cfg of ResNet lacks mean; pass mean="):
         load_processor(timm_model(mean=None))
 
 
 def test_a_folder_without_a_processor_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"carries no image preprocessing .* pass mean="):
+    with pytest.raises(DataError, match=r"has no image preprocessing .* pass mean="):
         load_processor(None, name=str(tmp_path))
 
 
@@ -137,7 +137,7 @@ def test_unit_range_floats_are_refused_with_the_conversion(processor: Processor)
 
 
 def test_grey_images_are_refused(processor: Processor) -> None:
-    with pytest.raises(InputError, match=r"shape \(2, 28, 28\) came"):
+    with pytest.raises(InputError, match=r"images of shape \(2, 28, 28\), but RGB"):
         processor(np.zeros((2, 28, 28), np.uint8))
 
 

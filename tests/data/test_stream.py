@@ -10,8 +10,9 @@ from datasets import ClassLabel, Dataset, Features, Image
 from PIL import Image as PILImage
 
 from spear_hf.data.corruptions import corrupt, sample_rng
+from spear_hf.data.load_stream import load_stream
 from spear_hf.data.processor import load_processor
-from spear_hf.data.stream import Stream, load_stream
+from spear_hf.data.streams import Stream
 from spear_hf.errors import DataError
 
 N, CLASSES = 23, ["ant", "bee", "cat"]
@@ -71,7 +72,7 @@ def test_pixels_are_those_of_the_corruption_under_the_samples_own_id(dataset: Da
     assert np.array_equal(batch["pixel_values"][4].numpy(), expected)
 
 
-@pytest.mark.filterwarnings("ignore:dataset comes sorted")
+@pytest.mark.filterwarnings("ignore:dataset is sorted")
 def test_an_image_is_the_same_in_any_batch_size_limit_and_protocol(dataset: Dataset) -> None:
     def images(**options: Any) -> dict[int, torch.Tensor]:
         stream = load_stream(dataset, corruptions="gaussian_noise", **options)

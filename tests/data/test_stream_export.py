@@ -11,12 +11,14 @@ from datasets import ClassLabel, Dataset, Features
 from datasets import Image as ImageFeature
 from PIL import Image
 
-from spear_hf.data.export import contact_sheet, write_corrupted
+from spear_hf.data.contact_sheet import contact_sheet
+from spear_hf.data.export import write_corrupted
+from spear_hf.data.load_stream import load_stream
 from spear_hf.data.processor import load_processor
-from spear_hf.data.stream import Stream, load_stream
+from spear_hf.data.streams import Stream
 from spear_hf.errors import DataError
 
-pytestmark = pytest.mark.filterwarnings("ignore:.* comes sorted by class")
+pytestmark = pytest.mark.filterwarnings("ignore:.* is sorted by class")
 ALL = [1, 2, 3, 4, 5]
 
 
@@ -80,7 +82,7 @@ def test_nothing_is_left_behind_by_an_error(tmp_path: Path) -> None:
 
 def test_a_folder_with_contents_is_not_written_into(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").touch()
-    with pytest.raises(DataError, match="holds something already; pass a new folder"):
+    with pytest.raises(DataError, match="is not empty; pass a new folder"):
         write_corrupted(small(), tmp_path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["mine.txt"]
 

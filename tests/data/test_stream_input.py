@@ -9,7 +9,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from datasets import Image as ImageFeature
 from PIL import Image
 
-from spear_hf.data.stream import load_stream
+from spear_hf.data.load_stream import load_stream
 from spear_hf.errors import DataError
 
 
@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "pets"
 
 
-@pytest.mark.filterwarnings("ignore:pets comes sorted")
+@pytest.mark.filterwarnings("ignore:pets is sorted")
 def test_a_folder_is_read_with_its_classes(folder: Path) -> None:
     batch = load_stream(folder, corruptions="fog", shuffle=False, class_names=["bee", "ant"]).batch(0)
     assert batch["labels"].tolist() == [1] * 5 + [0] * 5  # pyright: ignore[reportOptionalMemberAccess]
@@ -60,7 +60,7 @@ def test_a_parquet_file_is_read(folder: Path, tmp_path: Path) -> None:
 def test_a_dataset_dict_is_read_at_its_test_split() -> None:
     rows = Dataset.from_dict({"image": [Image.new("RGB", (32, 32))]})
     assert len(load_stream(DatasetDict(train=rows, test=rows), corruptions="fog").batch(0)["index"]) == 1
-    with pytest.raises(DataError, match="split='dev' is not there or not clear; pass one of 'train', 'other'"):
+    with pytest.raises(DataError, match="split='dev' does not exist or is ambiguous; pass one of 'train', 'other'"):
         load_stream(DatasetDict(train=rows, other=rows), split="dev")
 
 
@@ -81,12 +81,12 @@ def test_an_empty_folder_and_an_empty_dataset_are_refused(tmp_path: Path) -> Non
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("a,b")
-    with pytest.raises(DataError, match=r"'data\.csv' is no parquet file; pass one"):
+    with pytest.raises(DataError, match=r"'data\.csv' is not a parquet file; pass one"):
         load_stream(tmp_path / "data.csv")
 
 
 def test_an_object_that_is_no_source_is_refused() -> None:
-    with pytest.raises(DataError, match="an object of type int came; pass a Dataset"):
+    with pytest.raises(DataError, match="source is an object of type int; pass a Dataset"):
         load_stream(3)
 
 
@@ -231,5 +231,5 @@ def test_a_sideways_photograph_is_turned_upright(tmp_path: Path) -> None:
 
 
 def test_sorted_classes_without_shuffling_warn(folder: Path) -> None:
-    with pytest.warns(UserWarning, match="pets comes sorted by class, .* leave shuffle on"):
+    with pytest.warns(UserWarning, match="pets is sorted by class, .* leave shuffle on"):
         load_stream(folder, corruptions="fog", shuffle=False)

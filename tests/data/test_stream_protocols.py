@@ -9,8 +9,9 @@ import torch
 from datasets import Dataset
 from PIL import Image
 
-from spear_hf.data.correlated import correlated_order
-from spear_hf.data.stream import Stream, load_stream
+from spear_hf.data.load_stream import load_stream
+from spear_hf.data.protocols import correlated_order
+from spear_hf.data.streams import Stream
 from spear_hf.errors import DataError
 
 N = 30

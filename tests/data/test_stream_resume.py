@@ -12,14 +12,15 @@ import pytest
 from datasets import Dataset
 from PIL import Image
 
-from spear_hf.data.stream import StreamBatch, load_stream
+from spear_hf.data.load_stream import load_stream
+from spear_hf.data.streams import StreamBatch
 
 OPTIONS = {"corruptions": "noise, elastic_transform", "batch_size": 5, "protocol": "continual", "seed": 3}
 
 RUN = """
 import json, os, signal, sys
 from pathlib import Path
-from spear_hf.data.stream import load_stream
+from spear_hf.data.load_stream import load_stream
 from tests.data.test_stream_resume import OPTIONS, digest
 
 folder, kill_at, workers = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])

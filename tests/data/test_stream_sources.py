@@ -12,10 +12,10 @@ import torch
 from datasets import ClassLabel, Dataset, Features, Image, IterableDataset, Value
 from PIL import Image as PILImage
 
-from spear_hf.data.stream import load_stream
+from spear_hf.data.load_stream import load_stream
 from spear_hf.errors import DataError
 
-pytestmark = pytest.mark.filterwarnings("ignore:.* comes sorted by class", "ignore:Specifying null_placement")
+pytestmark = pytest.mark.filterwarnings("ignore:.* is sorted by class", "ignore:Specifying null_placement")
 N = 12
 
 
@@ -254,7 +254,7 @@ def test_a_batch_of_a_streaming_dataset_needs_no_batch_before_it() -> None:
 
 
 def test_a_streaming_dataset_needs_a_limit_and_meets_it() -> None:
-    with pytest.raises(DataError, match="limit=None and a streaming source, whose length cannot be asked"):
+    with pytest.raises(DataError, match="limit=None and a streaming source, whose length is unknown"):
         load_stream(as_iterable())
     with pytest.raises(DataError, match=r"limit=20, but dataset ended after 12 images; pass limit=12 or less"):
         load_stream(as_iterable(), limit=20)

@@ -1,8 +1,8 @@
-"""The published strengths of every corruption, and the strengths between them.
+"""The published strengths of every corruption, for each of the three published image sizes.
 
-One row per preset holds the five published severities; the meaning of each number stands in the comment above it.
-Sources: the generators of ImageNet-C, CIFAR-10-C and Tiny-ImageNet-C (Hendrycks and Dietterich, 2019). Level 0, the
-strength that changes nothing, is the one of Continuously Changing Corruptions (Press et al., 2023).
+One row per preset holds the five published severities; the comment above it says what each number means. Sources: the
+generators of ImageNet-C, CIFAR-10-C and Tiny-ImageNet-C (Hendrycks and Dietterich, 2019). Level 0, the strength that
+changes nothing, comes from Continuously Changing Corruptions (Press et al., 2023).
 """
 
 from collections.abc import Callable
@@ -13,9 +13,36 @@ from spear_hf.errors import DataError
 Constants = tuple[float, ...]
 Levels = tuple[Constants, Constants, Constants, Constants, Constants]
 
+SMALLEST_SIDE = 16  # pixels; in a smaller image, a blur is wider than the image
+
+
+class Preset(NamedTuple):
+    """One published benchmark: the image size that its constants were made for, and how its images were stored.
+
+    >>> from spear_hf.data.corruptions import PRESETS
+    >>> PRESETS["cifar"].size
+    32
+    """
+
+    name: str
+    size: int  # side, in pixels
+    jpeg_quality: int | None  # of the JPEG in which the images were published; None: published without loss
+
+
+PRESETS: dict[str, Preset] = {
+    "imagenet": Preset("imagenet", 224, 85),  # ImageNet-C
+    "cifar": Preset("cifar", 32, None),  # CIFAR-10-C and CIFAR-100-C
+    "tiny": Preset("tiny", 64, None),  # Tiny-ImageNet-C
+}
+
 
 class Strengths(NamedTuple):
-    """The constants of one corruption at severities 1..5 for each preset."""
+    """The constants of one corruption at severities 1..5, for each preset.
+
+    >>> from spear_hf.data.corruptions.constants import STRENGTHS
+    >>> STRENGTHS["contrast"].cifar
+    ((0.75,), (0.5,), (0.4,), (0.3,), (0.15,))
+    """
 
     imagenet: Levels
     cifar: Levels
@@ -23,19 +50,19 @@ class Strengths(NamedTuple):
     zero: Callable[[Constants], Constants]  # the constants of severity 1 -> those of severity 0
 
 
-def scalars(*values: float) -> Levels:
+def _scalars(*values: float) -> Levels:
     """Five severities of a corruption with a single constant."""
     first, second, third, fourth, fifth = values
     return (first,), (second,), (third,), (fourth,), (fifth,)
 
 
-def elastic(size: int, *fractions: Constants) -> Levels:
+def _elastic(size: int, *fractions: Constants) -> Levels:
     """Elastic constants in pixels from fractions of `size`."""
     first, second, third, fourth, fifth = (tuple(size * part for part in level) for level in fractions)
     return first, second, third, fourth, fifth
 
 
-def fixed(*values: float) -> Callable[[Constants], Constants]:
+def _fixed(*values: float) -> Callable[[Constants], Constants]:
     """A level 0 that does not depend on level 1."""
     return lambda _: values
 
@@ -43,45 +70,45 @@ def fixed(*values: float) -> Callable[[Constants], Constants]:
 STRENGTHS: dict[str, Strengths] = {
     # standard deviation, where white is 1
     "gaussian_noise": Strengths(
-        scalars(0.08, 0.12, 0.18, 0.26, 0.38),
-        scalars(0.04, 0.06, 0.08, 0.09, 0.10),
-        scalars(0.04, 0.08, 0.12, 0.15, 0.18),
-        fixed(0.0),
+        _scalars(0.08, 0.12, 0.18, 0.26, 0.38),
+        _scalars(0.04, 0.06, 0.08, 0.09, 0.10),
+        _scalars(0.04, 0.08, 0.12, 0.15, 0.18),
+        _fixed(0.0),
     ),
-    # 1 / photons of a white pixel: the variance, and what is interpolated
+    # 1 / photons of a white pixel, which is the variance
     "shot_noise": Strengths(
-        scalars(1 / 60, 1 / 25, 1 / 12, 1 / 5, 1 / 3),
-        scalars(1 / 500, 1 / 250, 1 / 100, 1 / 75, 1 / 50),
-        scalars(1 / 250, 1 / 100, 1 / 50, 1 / 30, 1 / 15),
-        fixed(0.0),
+        _scalars(1 / 60, 1 / 25, 1 / 12, 1 / 5, 1 / 3),
+        _scalars(1 / 500, 1 / 250, 1 / 100, 1 / 75, 1 / 50),
+        _scalars(1 / 250, 1 / 100, 1 / 50, 1 / 30, 1 / 15),
+        _fixed(0.0),
     ),
-    # share of values that turn black or white
+    # share of values that become black or white
     "impulse_noise": Strengths(
-        scalars(0.03, 0.06, 0.09, 0.17, 0.27),
-        scalars(0.01, 0.02, 0.03, 0.05, 0.07),
-        scalars(0.01, 0.02, 0.05, 0.08, 0.14),
-        fixed(0.0),
+        _scalars(0.03, 0.06, 0.09, 0.17, 0.27),
+        _scalars(0.01, 0.02, 0.03, 0.05, 0.07),
+        _scalars(0.01, 0.02, 0.05, 0.08, 0.14),
+        _fixed(0.0),
     ),
-    # disk radius, sigma of the blur that softens its edge; pixels
+    # radius of the disk, sigma of the blur that softens its edge; pixels
     "defocus_blur": Strengths(
         ((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5)),
         ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)),
         ((0.5, 0.6), (1, 0.1), (1.5, 0.1), (2.5, 0.01), (3, 0.1)),
-        fixed(0.0, 0.0),
+        _fixed(0.0, 0.0),
     ),
     # sigma, largest jump in pixels, rounds
     "glass_blur": Strengths(
         ((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
         ((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),
         ((0.1, 1, 1), (0.5, 1, 1), (0.6, 1, 2), (0.7, 2, 1), (0.9, 2, 2)),
-        fixed(0.0, 0.0, 0.0),
+        _fixed(0.0, 0.0, 0.0),
     ),
     # radius, sigma; pixels
     "motion_blur": Strengths(
         ((10, 3), (15, 5), (15, 8), (15, 12), (20, 15)),
         ((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)),
         ((10, 1), (10, 1.5), (10, 2), (10, 2.5), (12, 3)),
-        fixed(0.0, 0.0),
+        _fixed(0.0, 0.0),
     ),
     # zoom factors are np.arange(1, stop, step)
     "zoom_blur": Strengths(
@@ -131,52 +158,52 @@ STRENGTHS: dict[str, Strengths] = {
     ),
     # added to V of HSV, where white is 1
     "brightness": Strengths(
-        scalars(0.1, 0.2, 0.3, 0.4, 0.5),
-        scalars(0.05, 0.1, 0.15, 0.2, 0.3),
-        scalars(0.1, 0.2, 0.3, 0.4, 0.5),
-        fixed(0.0),
+        _scalars(0.1, 0.2, 0.3, 0.4, 0.5),
+        _scalars(0.05, 0.1, 0.15, 0.2, 0.3),
+        _scalars(0.1, 0.2, 0.3, 0.4, 0.5),
+        _fixed(0.0),
     ),
     # factor about each channel's mean
     "contrast": Strengths(
-        scalars(0.4, 0.3, 0.2, 0.1, 0.05),
-        scalars(0.75, 0.5, 0.4, 0.3, 0.15),
-        scalars(0.4, 0.3, 0.2, 0.1, 0.05),
-        fixed(1.0),
+        _scalars(0.4, 0.3, 0.2, 0.1, 0.05),
+        _scalars(0.75, 0.5, 0.4, 0.3, 0.15),
+        _scalars(0.4, 0.3, 0.2, 0.1, 0.05),
+        _fixed(1.0),
     ),
     # largest displacement before smoothing, sigma of the smoothing, largest move of an affine corner; pixels
     "elastic_transform": Strengths(
-        elastic(244, (2, 0.7, 0.1), (2, 0.08, 0.2), (0.05, 0.01, 0.02), (0.07, 0.01, 0.02), (0.12, 0.01, 0.02)),
-        elastic(32, (0, 0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03)),
-        elastic(64, (0, 0, 0.08), (0.05, 0.3, 0.06), (0.1, 0.08, 0.06), (0.1, 0.03, 0.03), (0.16, 0.03, 0.02)),
+        _elastic(244, (2, 0.7, 0.1), (2, 0.08, 0.2), (0.05, 0.01, 0.02), (0.07, 0.01, 0.02), (0.12, 0.01, 0.02)),
+        _elastic(32, (0, 0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03)),
+        _elastic(64, (0, 0, 0.08), (0.05, 0.3, 0.06), (0.1, 0.08, 0.06), (0.1, 0.03, 0.03), (0.16, 0.03, 0.02)),
         lambda first: (0.0, 999.0 if first[0] else 0.0, 0.0),
     ),
-    # share of the side that is kept
+    # share of the side to which the image shrinks
     "pixelate": Strengths(
-        scalars(0.6, 0.5, 0.4, 0.3, 0.25),
-        scalars(0.95, 0.9, 0.85, 0.75, 0.65),
-        scalars(0.9, 0.8, 0.7, 0.6, 0.5),
-        fixed(1.0),
+        _scalars(0.6, 0.5, 0.4, 0.3, 0.25),
+        _scalars(0.95, 0.9, 0.85, 0.75, 0.65),
+        _scalars(0.9, 0.8, 0.7, 0.6, 0.5),
+        _fixed(1.0),
     ),
     # JPEG quality
     "jpeg_compression": Strengths(
-        scalars(25, 18, 15, 10, 7),
-        scalars(80, 65, 58, 50, 40),
-        scalars(65, 58, 50, 40, 25),
-        fixed(85.0),
+        _scalars(25, 18, 15, 10, 7),
+        _scalars(80, 65, 58, 50, 40),
+        _scalars(65, 58, 50, 40, 25),
+        _fixed(85.0),
     ),
     # standard deviation relative to the pixel
     "speckle_noise": Strengths(
-        scalars(0.15, 0.2, 0.35, 0.45, 0.6),
-        scalars(0.06, 0.1, 0.12, 0.16, 0.2),
-        scalars(0.15, 0.2, 0.25, 0.3, 0.35),
-        fixed(0.0),
+        _scalars(0.15, 0.2, 0.35, 0.45, 0.6),
+        _scalars(0.06, 0.1, 0.12, 0.16, 0.2),
+        _scalars(0.15, 0.2, 0.25, 0.3, 0.35),
+        _fixed(0.0),
     ),
     # sigma; pixels
     "gaussian_blur": Strengths(
-        scalars(1, 2, 3, 4, 6),
-        scalars(0.4, 0.6, 0.7, 0.8, 1),
-        scalars(0.5, 0.75, 1, 1.25, 1.5),
-        fixed(0.0),
+        _scalars(1, 2, 3, 4, 6),
+        _scalars(0.4, 0.6, 0.7, 0.8, 1),
+        _scalars(0.5, 0.75, 1, 1.25, 1.5),
+        _fixed(0.0),
     ),
     # liquid mean, standard deviation, sigma, threshold; strength of water or sigma of mud; 0: water, 1: mud
     "spatter": Strengths(
@@ -208,23 +235,54 @@ STRENGTHS: dict[str, Strengths] = {
         ((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)),
         ((0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2)),
         ((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (30, 0.2)),
-        fixed(1.0, 0.0),
+        _fixed(1.0, 0.0),
     ),
 }
+
+
+def resolve_preset(preset: str, height: int, width: int) -> Preset:
+    """The preset with this name; "auto" chooses it by the size of the image.
+
+    The constants are in pixels, and those of ImageNet are up to 21 dB too strong for a 32 pixel image. A size without
+    constants is therefore refused.
+
+    >>> from spear_hf.data.corruptions.constants import resolve_preset
+    >>> resolve_preset("auto", 64, 64).name
+    'tiny'
+
+    Raises:
+        DataError: an unknown name, or "auto" with a size that no benchmark has.
+    """
+    if preset in PRESETS:
+        return PRESETS[preset]
+    if preset != "auto":
+        raise DataError(f"preset={preset!r} is not one of {', '.join(PRESETS)} or 'auto'; name one of these")
+    for candidate in PRESETS.values():
+        if (height, width) == (candidate.size, candidate.size):
+            return candidate
+    sizes = ", ".join(f"{p.size}x{p.size} ({p.name})" for p in PRESETS.values())
+    raise DataError(
+        f"preset='auto' and an image of {height}x{width} pixels, but constants exist for {sizes}; "
+        f"resize the image first, or choose the constants yourself with preset='imagenet', 'cifar' or 'tiny'"
+    )
 
 
 def at_severity(name: str, severity: float, preset: str) -> Constants:
     """The constants of a corruption at any severity in (0, 5], linear between the published levels.
 
-    Water and mud (spatter) have no strength between them: there the nearer level is taken whole.
+    Spatter is water at some levels and mud at others; between those, the nearer level is used.
+
+    >>> from spear_hf.data.corruptions.constants import at_severity
+    >>> at_severity("contrast", 1.5, "cifar")
+    (0.625,)
 
     Raises:
         DataError: a severity outside (0, 5].
     """
     if not 0 < severity <= 5:
         raise DataError(
-            f"severity={severity:g} is outside (0, 5]; 1..5 are the published levels, fractions lie between them, "
-            f"and the clean image needs no corruption"
+            f"severity={severity:g} is outside (0, 5]; 1..5 are the published levels, fractions are between them, "
+            f"and a clean image needs no corruption"
         )
     published: Levels = getattr(STRENGTHS[name], preset)
     levels = (STRENGTHS[name].zero(published[0]), *published)

@@ -18,12 +18,16 @@ WNID_COLUMNS = ("wnid", "synset", "wordnet_id")
 
 
 class Columns(NamedTuple):
-    """What a user asked for; "auto" looks for it.
+    """The columns that a user asks for; "auto" finds them.
+
+    >>> from spear_hf.data.sources import Columns
+    >>> Columns(label=None)
+    Columns(image='auto', label=None, prefer_wnid=False)
 
     Args:
-        image: "auto" takes the one Image column, else a usual name.
+        image: "auto" takes the only Image column, otherwise a usual name.
         label: "auto" takes a usual name; None reads no labels.
-        prefer_wnid: whether "auto" takes a column of WordNet ids before one of numbers.
+        prefer_wnid: "auto" takes a column of WordNet ids rather than a column of numbers.
     """
 
     image: str = "auto"
@@ -34,8 +38,13 @@ class Columns(NamedTuple):
 def find_image_column(features: "Features", wanted: str) -> str:
     """The column that holds images.
 
+    >>> from datasets import Features, Image, Value
+    >>> from spear_hf.data.sources.columns import find_image_column
+    >>> find_image_column(Features({"photo": Image(), "id": Value("int64")}), "auto")
+    'photo'
+
     Raises:
-        DataError: it is absent, or "auto" finds none.
+        DataError: no such column, or "auto" finds none.
     """
     from datasets import Image
 
@@ -49,10 +58,15 @@ def find_image_column(features: "Features", wanted: str) -> str:
 
 
 def find_label_column(features: "Features", wanted: Columns) -> str | None:
-    """The column that holds labels; None where "auto" finds none.
+    """The column that holds labels; None if "auto" finds none.
+
+    >>> from datasets import Features, Image, Value
+    >>> from spear_hf.data.sources.columns import Columns, find_label_column
+    >>> find_label_column(Features({"image": Image(), "target": Value("int64")}), Columns())
+    'target'
 
     Raises:
-        DataError: a column that was named and is absent.
+        DataError: no such column.
     """
     from datasets import ClassLabel
 
@@ -67,11 +81,23 @@ def find_label_column(features: "Features", wanted: Columns) -> str | None:
     return next(iter([*wnids, *ranked] if wanted.prefer_wnid else [*ranked, *wnids]), None)
 
 
-def number_labels(column: Any, names: Sequence[str] | None, what: str) -> tuple[Sequence[str] | None, np.ndarray]:
+def number_labels(
+    column: Any, names: Sequence[str] | None, column_name: str
+) -> tuple[Sequence[str] | None, np.ndarray]:
     """(class names or None, (N,) int64) of a column of numbers or names.
 
+    >>> from spear_hf.data.sources.columns import number_labels
+    >>> classes, numbers = number_labels(["cat", "bee", "cat"], None, "kind")
+    >>> classes, numbers.tolist()
+    (['bee', 'cat'], [1, 0, 1])
+
+    Args:
+        column: its cells.
+        names: of the classes, if the column holds numbers and the names are known.
+        column_name: for the error message.
+
     Raises:
-        DataError: a column that holds neither.
+        DataError: a column of other values.
     """
     values = np.asarray(column)
     if values.ndim == 1 and np.issubdtype(values.dtype, np.integer):
@@ -79,23 +105,40 @@ def number_labels(column: Any, names: Sequence[str] | None, what: str) -> tuple[
     if values.ndim == 1 and len(values) and isinstance(values[0], str):
         classes, numbers = np.unique(values.astype(str), return_inverse=True)
         return classes.tolist(), numbers.astype(np.int64)
-    raise DataError(f"label column {what!r} holds {values.dtype} of shape {values.shape}; it takes integers or names")
+    raise DataError(
+        f"label column {column_name!r} holds {values.dtype} of shape {values.shape}; it takes integers or names"
+    )
 
 
 def as_encoded(cell: Any) -> Encoded:
-    """A cell of an image column: {"bytes", "path"} of an undecoded Image, bytes, or nested lists of pixels."""
+    """A cell of an image column as an encoded image.
+
+    >>> from spear_hf.data.sources.columns import as_encoded
+    >>> as_encoded({"bytes": None, "path": "cat.jpg"}).name
+    'cat.jpg'
+
+    Args:
+        cell: {"bytes", "path"} of an Image that is not decoded, bytes, or nested lists of pixels.
+    """
     if isinstance(cell, dict):
         return cell["bytes"] if cell.get("bytes") is not None else Path(cell["path"])
     return cell if isinstance(cell, bytes) else np.asarray(cell, dtype=np.uint8)
 
 
-def path_of(cell: Any) -> str:
-    """ " (cat.jpg)" where a cell remembers the file it came from, else ""."""
+def file_note(cell: Any) -> str:
+    """ " (cat.jpg)" if a cell has the name of its file, otherwise "".
+
+    >>> from spear_hf.data.sources.columns import file_note
+    >>> file_note({"bytes": b"", "path": "photos/cat.jpg"})
+    ' (cat.jpg)'
+    """
     path = cell.get("path") if isinstance(cell, dict) else None
     return f" ({Path(path).name})" if path else ""
 
 
-def _present(features: "Features", column: str, what: str) -> str:
+def _present(features: "Features", column: str, option: str) -> str:
     if column not in features:
-        raise DataError(f"{what}={column!r} is not a column; the columns are {', '.join(features)}: pass one of these")
+        raise DataError(
+            f"{option}={column!r} is not a column; the columns are {', '.join(features)}: pass one of these"
+        )
     return column

@@ -1,4 +1,4 @@
-"""Images of a `datasets.IterableDataset`: downloaded as they are shown, in windows."""
+"""Images of a `datasets.IterableDataset`: downloaded when they are shown, in windows."""
 
 import os
 from collections.abc import Iterator
@@ -11,10 +11,10 @@ from spear_hf.data.domains import Domain
 from spear_hf.data.sources.columns import (
     Columns,
     as_encoded,
+    file_note,
     find_image_column,
     find_label_column,
     number_labels,
-    path_of,
 )
 from spear_hf.errors import DataError
 
@@ -23,20 +23,28 @@ if TYPE_CHECKING:
 
 
 class IterableSource:
-    """The first `length` rows of an IterableDataset; the sample id is the place in its own order.
+    """The first `length` rows of an IterableDataset; the sample id is the position in its own order.
 
-    It is read from the front, a window of encoded images at a time, and again from the front for the next domain. A
-    stream shuffles inside windows, so that batch g stays a function of g; a dataset sorted by class stays sorted.
+    It is read from the start, a window of encoded images at a time, and from the start again for the next domain. A
+    stream shuffles inside windows only, so batch g is a function of g; a dataset sorted by class stays sorted.
+
+    >>> import numpy as np
+    >>> from datasets import Dataset
+    >>> from spear_hf.data.sources.columns import Columns
+    >>> from spear_hf.data.sources.iterable import IterableSource
+    >>> rows = Dataset.from_dict({"image": [np.zeros((8, 8, 3), np.uint8)] * 5}).to_iterable_dataset()
+    >>> len(IterableSource(rows, "photos", Columns(), length=4, window=2))
+    4
 
     Args:
-        dataset: any; read without decoding.
-        name: what to call it.
+        dataset: read without decoding.
+        name: for people.
         columns: which of its columns to read.
-        length: how many rows a domain shows: it cannot be asked.
-        window: how many rows are held at once; 512 photographs take some 50 MB.
+        length: number of rows that a domain shows; an IterableDataset does not know its own.
+        window: number of rows that are held at once; 512 photographs take about 50 MB.
 
     Raises:
-        DataError: no rows, or not the columns asked for.
+        DataError: no rows, or no such columns.
     """
 
     held = None
@@ -44,7 +52,7 @@ class IterableSource:
     def __init__(self, dataset: "IterableDataset", name: str, columns: Columns, length: int, window: int) -> None:
         from datasets import Image
 
-        features = dataset.features or infer_features(dataset, name)
+        features = dataset.features or _infer_features(dataset, name)
         self.name = name
         self.window = window
         self.image_column = find_image_column(features, columns.image)
@@ -56,19 +64,20 @@ class IterableSource:
         self._dataset = dataset.select_columns([c for c in (self.image_column, self.label_column) if c])
         self._windows: dict[int, dict[str, list[Any]]] = {}
         self._reader: Iterator[dict[str, list[Any]]] | None = None
-        self._reader_at = (-1, 0)  # process, next window: a forked reader would share its file position
+        # (process, next window): a forked process must not use its parent's reader, whose file position it shares
+        self._reader_at = (-1, 0)
 
     def __len__(self) -> int:
         return self._length
 
-    def __getstate__(self) -> dict[str, Any]:  # readers do not travel to another process
+    def __getstate__(self) -> dict[str, Any]:  # an open reader cannot be pickled
         return vars(self) | {"_reader": None, "_reader_at": (-1, 0), "_windows": {}}
 
     def labels(self, ids: np.ndarray, domain: Domain) -> np.ndarray | None:
         """(n,) int64, or None without a label column.
 
         Raises:
-            DataError: a column of names, which can be numbered only once all are known.
+            DataError: a column of names, which can be numbered only when all are known.
         """
         if self.label_column is None:
             return None
@@ -81,16 +90,16 @@ class IterableSource:
         return numbers
 
     def read(self, ids: np.ndarray, domain: Domain) -> list[Encoded]:
-        """The rows' images, encoded as they come."""
+        """The images of the rows, not decoded."""
         return [as_encoded(cell) for cell in self._cells(ids, self.image_column)]
 
     def locate(self, sample_id: int, domain: Domain) -> str:
-        """The row, and the file where the dataset remembers one."""
+        """The row, and the file if the dataset has its name."""
         (cell,) = self._cells(np.array([sample_id]), self.image_column)
-        return f"row {sample_id} of {self.name}{path_of(cell)}"
+        return f"row {sample_id} of {self.name}{file_note(cell)}"
 
     def describe(self) -> dict[str, Any]:
-        """Columns, count and window."""
+        """Columns, number of images, and window."""
         columns = {"image_column": self.image_column, "label_column": self.label_column}
         return {"kind": "streaming", "name": self.name, "count": len(self), "window": self.window, **columns}
 
@@ -103,7 +112,7 @@ class IterableSource:
 
     def _read_window(self, number: int) -> dict[str, list[Any]]:
         if self._reader is None or self._reader_at != (os.getpid(), number):
-            # `iter` would hand each DataLoader worker another part of the rows; `.iter` gives all of them
+            # iter(dataset) would give each DataLoader worker another part of the rows; dataset.iter() gives all of them
             self._reader = self._dataset.skip(number * self.window).iter(batch_size=self.window)
         rows = next(self._reader, {self.image_column: []})
         self._reader_at = (os.getpid(), number + 1)
@@ -116,8 +125,8 @@ class IterableSource:
         return rows
 
 
-def infer_features(dataset: "IterableDataset", name: str) -> "Features":
-    """The features of a dataset that declares none, from its first row."""
+def _infer_features(dataset: "IterableDataset", name: str) -> "Features":
+    """The features of a dataset that declares none, inferred from its first row."""
     from datasets import Dataset
 
     first = list(dataset.take(1))

@@ -17,15 +17,23 @@ from spear_hf.data.labels import LabelMap
 from spear_hf.data.processor import Processor
 from spear_hf.data.rendering import Recipe, render
 from spear_hf.data.schedule import BatchPlan, Schedule
-from spear_hf.data.sources import Source
+from spear_hf.data.sources import ImageSource
 from spear_hf.errors import DataError, SpearError
 
 
 class StreamBatch(TypedDict):
-    """What a stream yields."""
+    """One batch of a stream.
 
-    pixel_values: Tensor  # (B, 3, H, W) float32 by the processor; (B, H, W, 3) uint8 without one
-    labels: Tensor | None  # (B,) int64, for evaluation alone
+    >>> import numpy as np
+    >>> from spear_hf import load_stream
+    >>> from datasets import Dataset
+    >>> rows = Dataset.from_dict({"image": [np.zeros((32, 32, 3), np.uint8)] * 3})
+    >>> next(iter(load_stream(rows, corruptions="fog")))["domain"]
+    'fog/5'
+    """
+
+    pixel_values: Tensor  # (B, 3, H, W) float32 from the processor; (B, H, W, 3) uint8 without one
+    labels: Tensor | None  # (B,) int64, for evaluation only
     index: Tensor  # (B,) int64, sample ids of the source
     domain: str  # "gaussian_noise/5"
     domain_index: Tensor  # (B,) int64 into `stream.domains`
@@ -37,22 +45,30 @@ class StreamBatch(TypedDict):
 class Stream:
     """Batches of a source under a schedule of corruptions; `load_stream` makes one.
 
-    Iterating starts at batch 0, or, once after `load_state_dict`, at the batch that the state names.
+    Iteration starts at batch 0. The first iteration after `load_state_dict` starts at the batch of that state.
+
+    >>> import numpy as np
+    >>> from datasets import Dataset
+    >>> from spear_hf import load_stream
+    >>> rows = Dataset.from_dict({"image": [np.zeros((32, 32, 3), np.uint8)] * 3})
+    >>> stream = load_stream(rows, corruptions="fog, contrast", batch_size=2)
+    >>> [(batch["domain"], len(batch["index"])) for batch in stream]
+    [('fog/5', 2), ('fog/5', 1), ('contrast/5', 2), ('contrast/5', 1)]
 
     Args:
         source: the images.
-        schedule: which of them come when, under which corruption.
+        schedule: which images come when, under which corruption.
         recipe: how they are corrupted.
-        protocol: its name; under "single" a method is reset at every `is_domain_start`.
-        label_map: from the source's labels to the model's numbering; None for a source without labels.
-        processor: from uint8 images to pixel_values; None leaves them as they are.
-        skip_broken: leave broken images out, and keep their ids in `skipped`, rather than raise.
-        num_workers: processes that prepare batches ahead; the batches are the same for any number.
+        protocol: its name; under "single", a method is reset at every `is_domain_start`.
+        label_map: from the labels of the source to those of the model; None for a source without labels.
+        processor: from uint8 images to pixel_values; None returns the images as they are.
+        skip_broken: leave out images that cannot be decoded and add their ids to `skipped`, instead of raising.
+        num_workers: processes that prepare batches in advance; the batches are the same for any number.
     """
 
     def __init__(
         self,
-        source: Source,
+        source: ImageSource,
         schedule: Schedule,
         recipe: Recipe,
         *,
@@ -76,23 +92,23 @@ class Stream:
 
     @property
     def domains(self) -> list[str]:
-        """Names of the domains, each once, in the order in which `domain_index` counts them."""
+        """Names of the domains, without repetition; `domain_index` counts them."""
         return [str(domain) for domain in self.schedule.domains]
 
     @property
     def class_subset(self) -> Tensor | None:
-        """(S,) int64 classes of the model that can occur, where the source has fewer: mask the other logits."""
+        """(S,) int64, the classes of the model that the source has; None if it has all. Other logits can be masked."""
         subset = None if self._label_map is None else self._label_map.subset
         return None if subset is None else torch.from_numpy(subset)
 
     @property
     def has_labels(self) -> bool:
-        """Whether batches carry labels."""
+        """True if batches have labels."""
         return self._label_map is not None
 
     @property
     def classes(self) -> list[str] | None:
-        """Names that labels count through, where they are the source's own."""
+        """Names of the classes, if labels are numbered as in the source; otherwise None."""
         is_own = self._label_map is not None and self._label_map.how == "source"
         return list(self._source.classes) if is_own and self._source.classes is not None else None
 
@@ -103,7 +119,7 @@ class Stream:
         return number
 
     def batch(self, number: int) -> StreamBatch:
-        """Batch `number`, whatever was asked for before."""
+        """Batch `number`; it does not depend on the batches that were read before."""
         made, broken = self._make(number)
         self.skipped.update(broken)
         return made
@@ -118,16 +134,20 @@ class Stream:
             self.skipped.update(broken)
             self._next = number + 1
             starts_domain |= made["is_domain_start"]
+            # a batch of broken images only is left out, but not from a shard: other processes may have images of it
             if broken and not len(made["index"]) and self._world == 1:
-                continue  # every image was broken; with several processes the others may have some, and wait
+                continue
             made["is_domain_start"], starts_domain = starts_domain, False
             yield made
 
     def shard(self, rank: int, world: int) -> "Stream":
-        """What process `rank` of `world` sees: its slice of every batch, the same batches for any `world`.
+        """The stream of process `rank` of `world`: its part of every batch; the batches are the same for any `world`.
 
-        Slices differ by one image at most; where a batch has fewer images than there are processes, some are empty.
-        The state of a shard is that of the stream: a run may go on with another number of processes.
+        The sizes of the parts differ by at most one image, and may be 0. The state of a shard is the state of the
+        stream, so a run may continue with another number of processes.
+
+        Raises:
+            DataError: a rank outside [0, world).
         """
         if not 0 <= rank < world:
             raise DataError(f"rank={rank} and world={world}; ranks count from 0 to world - 1")
@@ -138,50 +158,57 @@ class Stream:
 
     def _numbers(self, start: int) -> Iterable[int]:
         end = self.schedule.num_batches
-        return _From(start) if end is None else range(start, end)
+        return _CountFrom(start) if end is None else range(start, end)
 
     def _items(self, numbers: Iterable[int]) -> Iterable[Any]:
         if self.num_workers == 0:
-            return map(_Batches(self).__getitem__, numbers)
-        loader: Any = torch.utils.data.DataLoader  # its stubs want a torch Dataset
+            return map(_BatchDataset(self).__getitem__, numbers)
+        loader: Any = torch.utils.data.DataLoader  # its type stubs require a torch Dataset
         return loader(
-            _Batches(self),
+            _BatchDataset(self),
             sampler=numbers,
             batch_size=None,
             num_workers=self.num_workers,
-            collate_fn=_as_is,
-            generator=torch.Generator(),  # else it draws from, and so moves, the global generator
+            collate_fn=_identity,
+            generator=torch.Generator(),  # otherwise it draws its seed from, and so changes, the global generator
         )
 
     def _make(self, number: int) -> tuple[StreamBatch, list[int]]:
+        """Batch `number`, and the sample ids of its broken images."""
         plan = self.schedule.batch(number)
         part = plan.part(self._rank, self._world)
-        domains = [self.schedule.domains[i] for i in part.domains]
-        images, broken = render(self._source, self.recipe, part.ids, domains, skip_broken=self._skip_broken)
+        images, broken = self._render(part, self._skip_broken)
         kept = [place for place, image in enumerate(images) if image is not None]
+        ids, domains = part.ids[kept], part.domains[kept]
         made = StreamBatch(
             pixel_values=self._pixels([image for image in images if image is not None], plan),
-            labels=self._labels(part.ids[kept], [domains[place] for place in kept]),
-            index=torch.from_numpy(part.ids[kept]),
+            labels=self._labels(ids, [self.schedule.domains[i] for i in domains]),
+            index=torch.from_numpy(ids),
             domain=plan.domain,
-            domain_index=torch.from_numpy(part.domains[kept]),
+            domain_index=torch.from_numpy(domains),
             is_domain_start=plan.is_domain_start,
             position=part.position,
             batch=number,
         )
         return made, broken
 
+    def _render(self, part: BatchPlan, skip_broken: bool) -> tuple[list[np.ndarray | None], list[int]]:
+        """The corrupted uint8 images of a part of a batch, and the sample ids of its broken images."""
+        domains = [self.schedule.domains[i] for i in part.domains]
+        return render(self._source, self.recipe, part.ids, domains, skip_broken=skip_broken)
+
     def _pixels(self, images: list[np.ndarray], plan: BatchPlan) -> Tensor:
-        """The pixel values of some images of a batch; of none, in the shape that the others of the batch have."""
+        """Pixel values of images of a batch; without images, an empty tensor of the shape that the batch has."""
         if self.processor is not None:
             return self.processor(images)
         if images:
             return _stack(images)
-        one, _ = render(self._source, self.recipe, plan.ids[:1], [self.schedule.domains[plan.domains[0]]])
+        first = plan._replace(ids=plan.ids[:1], domains=plan.domains[:1])
+        one, _ = self._render(first, skip_broken=False)
         return _stack([image for image in one if image is not None])[:0]
 
     def _labels(self, ids: np.ndarray, domains: list[Domain]) -> Tensor | None:
-        """(n,) int64 of some sample ids, each under its domain, in the model's numbering."""
+        """(n,) int64 labels, in the numbering of the model, of sample ids under their domains."""
         if self._label_map is None:
             return None
         labels = torch.empty(len(ids), dtype=torch.int64)
@@ -192,11 +219,11 @@ class Stream:
         return labels
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of the next batch, and a hash of all that decides what the batches are."""
+        """The number of the next batch, and a hash of everything that determines the batches."""
         return {"next_batch": self._next, "spec": self.spec_hash}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on, in the next iteration, where the stream that `state` came from stood.
+        """The next iteration starts at the batch of `state`.
 
         Raises:
             DataError: `state` is of a stream with other images, order, corruptions or preprocessing.
@@ -210,14 +237,14 @@ class Stream:
 
     @cached_property
     def spec_hash(self) -> str:
-        """A hash of what decides the batches: equal for two streams that yield the same."""
+        """A hash of everything that determines the batches: equal for two streams with equal batches."""
         facts = self.describe()
         if facts["processor"] is not None:
-            del facts["processor"]["origin"]  # a model may be moved to another folder
+            del facts["processor"]["origin"]  # the model may be moved to another folder
         return blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=8).hexdigest()
 
     def describe(self) -> dict[str, Any]:
-        """Everything a rerun needs, JSON-ready."""
+        """Everything that a rerun needs, JSON-ready."""
         schedule = self.schedule
         return {
             "source": self._source.describe(),
@@ -235,7 +262,7 @@ class Stream:
         }
 
     def _label_hash(self) -> str | None:
-        """A hash of all labels in the first domain; None for a source that cannot tell them beforehand."""
+        """A hash of all labels in the first domain; None if the source cannot list its labels in advance."""
         if self._label_map is None or self._source.window is not None:
             return None
         labels = self._source.labels(np.arange(len(self._source)), self.schedule.domains[0])
@@ -250,10 +277,10 @@ def _stack(images: list[np.ndarray]) -> Tensor:
     return torch.from_numpy(np.stack(images))
 
 
-class _Batches:
-    """A stream as a map-style dataset whose items are whole batches: a DataLoader keeps their order for any workers.
+class _BatchDataset:
+    """A map-style dataset whose items are whole batches, so a DataLoader keeps their order for any number of workers.
 
-    An error of this package is handed over as an item: a DataLoader would bury its message in a traceback.
+    An error of this package is returned as an item, because a DataLoader would wrap its message in a traceback.
     """
 
     def __init__(self, stream: Stream) -> None:
@@ -266,8 +293,8 @@ class _Batches:
             return error
 
 
-class _From:
-    """start, start + 1, ... without end, as often as one asks."""
+class _CountFrom:
+    """start, start + 1, ... without end; unlike itertools.count, every iteration begins at `start`."""
 
     def __init__(self, start: int) -> None:
         self.start = start
@@ -276,5 +303,5 @@ class _From:
         return count(self.start)
 
 
-def _as_is(item: Any) -> Any:
+def _identity(item: Any) -> Any:
     return item
