@@ -8,11 +8,14 @@ from typing import Any
 import torch
 import typer
 from torch import Tensor, nn
+from transformers import ResNetConfig, ResNetForImageClassification, ViTConfig, ViTForImageClassification
 from typer.testing import CliRunner
 
 from spear_hf import Spear, SpearConfig, get_spear_model
-from spear_hf.baselines.learned import ParameterSet
-from spear_hf.baselines.objective import Batch
+from spear_hf.baselines import METHODS
+from spear_hf.baselines.augmentation import Normalization
+from spear_hf.baselines.losses import Batch
+from spear_hf.baselines.parameter_set import ParameterSet
 from spear_hf.evaluation.report import BatchRecord, DomainResult, Report
 from spear_hf.learning.record import StepRecord
 
@@ -34,6 +37,20 @@ class TinyNet(nn.Module):
         return self.fc(self.dropout(x.mean((2, 3))))
 
 
+class TwoStages(nn.Module):
+    """A stem and two residual blocks with BatchNorm, ReLU and dropout: what a method needs at least; 10 classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU())
+        self.layers = nn.Sequential(TinyBlock(8, 8, 1), TinyBlock(8, 16, 2))
+        self.dropout = nn.Dropout(0.5)
+        self.fc = nn.Linear(16, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.dropout(self.layers(self.stem(x)).mean((2, 3))))
+
+
 class TinyBlock(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -43,6 +60,20 @@ class TinyBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.bn(self.conv(x)) + self.skip(x))
+
+
+def tiny_vit() -> nn.Module:
+    torch.manual_seed(0)
+    config = ViTConfig(
+        hidden_size=16, intermediate_size=16, num_hidden_layers=4, num_attention_heads=2, image_size=32, patch_size=8
+    )
+    return ViTForImageClassification(config).eval()
+
+
+def tiny_resnet() -> nn.Module:
+    torch.manual_seed(0)
+    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 8], depths=[1, 1], layer_type="basic", num_labels=5)
+    return ResNetForImageClassification(config).eval()
 
 
 def learner(net: nn.Module, config: SpearConfig | None = None, **options: Any) -> Spear:
@@ -126,6 +157,32 @@ def images_and_labels(seed: int, size: int) -> tuple[Tensor, Tensor]:
     return images, torch.randint(10, (size,), generator=generator)
 
 
+NORMALIZED: dict[str, Any] = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
+NORMALIZATION = Normalization(**NORMALIZED)
+OPEN = {"threshold": 1.0, "margin": 1.0}  # a random network is too unsure for the published thresholds
+
+NEEDED: dict[str, dict[str, Any]] = {
+    "eta": OPEN,
+    "eata": OPEN | {"source_images": torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(3))},
+    "sar": {"threshold": 1.0},
+    "deyo": {"threshold": 1.0, "margin": -1.0},
+    "roid": NORMALIZED,
+    "cmf": NORMALIZED,
+    "cotta": NORMALIZED | {"views": 2, "confidence": 0.0},
+    "rotta": NORMALIZED | {"capacity": 8, "every": 8},
+    "spear": {"tau": 0.0},
+}
+"""What a method needs to be made, and to learn, on a small random network."""
+
+LEARNERS = [name for name in METHODS if name not in ("source", "bn_adapt")]
+
+
+def made(name: str, net: nn.Module, **options: Any) -> Any:
+    """A row of METHODS on `net`, where it learns in each step."""
+    rates: dict[str, Any] = {"learning_rate": 0.01} if name in LEARNERS else {}
+    return METHODS[name](net, **(NEEDED.get(name, {}) | rates | options))
+
+
 def logits_of_probabilities(p: list[list[float]]) -> Tensor:
     """Logits whose softmax is p."""
     return torch.tensor(p).log()
@@ -136,12 +193,13 @@ def batch_of(
     x: Tensor | None = None,
     forward: Callable[[Tensor], Tensor] | None = None,
     learned: ParameterSet | None = None,
-    whole: int | None = None,
+    nominal_batch_size: int | None = None,
 ) -> Batch:
     """A batch with these logits."""
     images = torch.zeros(len(logits), 3, 8, 8) if x is None else x
     learned = learned or ParameterSet([nn.Parameter(torch.zeros(1))])
-    return Batch(images, logits, forward or (lambda _: logits), learned, whole or len(logits), logits.detach())
+    size = nominal_batch_size or len(logits)
+    return Batch(images, logits, forward or (lambda _: logits), learned, size, logits.detach())
 
 
 def invoked(app: typer.Typer, *words: str | Path) -> Any:

@@ -22,13 +22,12 @@ from spear_hf import (
     GuardPolicy,
     Spear,
     SpearConfig,
-    TTAMethod,
     get_spear_model,
     load_base_model,
     load_processor,
 )
 from spear_hf.data.corruptions import corrupt_batch, sample_rng
-from tests.baselines.test_methods import made
+from tests.builders import made
 from tests.conftest import ROOT
 
 OPEN = SpearConfig(tau=0.0, learning_rate=0.01, boundaries="all")
@@ -156,18 +155,14 @@ def learner(net: nn.Module, **changes: object) -> Spear:
     return Spear(get_spear_model(net, SpearConfig(**{**OPEN.to_dict(), **changes})))
 
 
-def method_of(name: str, net: nn.Module) -> TTAMethod:
-    return learner(net) if name == "spear" else made(name, net)
-
-
 # --- modes -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["spear", *METHODS])
+@pytest.mark.parametrize("name", METHODS)
 def test_train_called_on_the_base_changes_no_answer_and_no_buffer(name: str, net: nn.Module, images: Tensor) -> None:
     """`net` has dropout and batch norms; whoever holds it may call train() at any time."""
-    expected = method_of(name, copy.deepcopy(net)).step(images)
-    method, before = method_of(name, net), {k: v.clone() for k, v in net.state_dict().items()}
+    expected = made(name, copy.deepcopy(net)).step(images)
+    method, before = made(name, net), {k: v.clone() for k, v in net.state_dict().items()}
     net.train()
     torch.testing.assert_close(method.step(images), expected, rtol=0, atol=0)
     method.reset()

@@ -1,4 +1,4 @@
-"""CMF: ROID's objective, and a Kalman filter that lets the source follow the target (Lee and Chang 2024)."""
+"""CMF: ROID's objective, with a Kalman filter between source and learner (Lee and Chang 2024)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -6,32 +6,41 @@ from dataclasses import dataclass, field
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from spear_hf.baselines.learned import ParameterSet
+from spear_hf.baselines.component import Component
 from spear_hf.baselines.learner import Learner
-from spear_hf.baselines.options import Options
-from spear_hf.baselines.part import Part
+from spear_hf.baselines.learner_options import LearnerOptions
+from spear_hf.baselines.optimizer_config import OptimizerConfig
+from spear_hf.baselines.parameter_set import ParameterSet
 from spear_hf.baselines.roid import PriorCorrection, certain_diverse
-from spear_hf.baselines.rule import OptimizerConfig
 
 VIT_PARAMETERS = 38_400
 """gamma and beta of ViT-B's layer norms, for which the noise was published."""
 
 
 @dataclass
-class KalmanFilter(Part):
-    """A hidden model h between source and learner, to which the learner is drawn after each step.
+class KalmanFilter(Component):
+    """A hidden model h between source and learner; after each step the learner w is averaged with it.
 
         h <- alpha h + (1 - alpha) w_source,  v <- alpha^2 v + q              predict
         b = r / (v + r), r = 1 - q;  v <- b v;  h <- b h + (1 - b) w          update
         w <- gamma w + (1 - gamma) h                                          ensemble
 
-    b is not let below 0.89, and is 1 from 0.9999 on. q = noise * (parameters / 38,400): with few of them, RSPs say, b
-    is 1 and h the source, which leaves ROID's ensemble.
+    b is at least 0.89, and 1 from 0.9999 on. q = noise * (parameters / 38,400). With few parameters, such as RSPs, b is
+    1 and h is the source, which is ROID's ensemble.
 
     Args:
-        alpha: how well the hidden model keeps what it has learned.
-        gamma: how much of the learner stays.
+        alpha: how much the hidden model keeps of what it has learned.
+        gamma: how much the learner keeps of its own parameters.
         noise: of the process, for ViT-B's parameters; 2.5e-4 was published for ResNet-50.
+
+    >>> import torch
+    >>> from spear_hf.baselines.cmf import KalmanFilter
+    >>> from spear_hf.baselines.parameter_set import ParameterSet
+    >>> learned = ParameterSet([torch.nn.Parameter(torch.zeros(1))])
+    >>> learned.put([torch.ones(1)])
+    >>> KalmanFilter(gamma=0.75).maintain(learned)
+    >>> learned.snapshot()
+    [tensor([0.7500])]
     """
 
     alpha: float = 0.99
@@ -41,7 +50,7 @@ class KalmanFilter(Part):
     variance: float = field(init=False, default=0.0)
 
     def maintain(self, learned: ParameterSet) -> None:
-        """Moves the hidden model, then the parameters."""
+        """Move the hidden model, then the parameters."""
         hidden = self.hidden or learned.start
         predicted = [h.lerp(source, 1 - self.alpha) for h, source in zip(hidden, learned.start, strict=True)]
         kept = self._gain(self.noise * learned.count / VIT_PARAMETERS)
@@ -49,7 +58,7 @@ class KalmanFilter(Part):
         learned.pull(self.hidden, 1 - self.gamma)
 
     def _gain(self, q: float) -> float:
-        """How much of the prediction is kept, in [0.89, 1]; the variance moves on."""
+        """b, how much of the predicted h is kept, in [0.89, 1]; updates the variance."""
         self.variance = self.alpha**2 * self.variance + q
         kept = (1 - q) / (self.variance + 1 - q)
         kept = 1.0 if kept >= 0.9999 else max(kept, 0.89)
@@ -58,21 +67,25 @@ class KalmanFilter(Part):
 
 
 class Cmf(Learner):
-    """ROID with the Kalman filter in place of its fixed pull towards the source.
+    """ROID with a Kalman filter in place of the fixed average with the source.
 
     Published with SGD, at 2e-4 and noise 2.5e-4 for ResNet-50, at 2.5e-4 and noise 5e-3 for ViT-B; Adam at 1e-3 for
-    CIFAR. The authors run the model in half precision, which rounds such steps away, and a common collection's reset
-    keeps the variance; neither is so here. Parameters that are not learned are the source's in all three models, and
-    are not copied.
+    CIFAR. The authors run the model in half precision, which rounds such steps away, and the reset of a common
+    collection keeps the variance; here neither is done.
 
     Args:
         model: any image classifier.
         alpha, gamma, noise: see KalmanFilter.
         temperature, prior, mean, std, seed: as for Roid.
-        options: see Options.
+        options: see LearnerOptions.
 
     Raises:
         ConfigError: nothing says how the images were normalised.
+
+    >>> import timm, torch
+    >>> from spear_hf.baselines import Cmf
+    >>> Cmf(timm.create_model("test_resnet")).step(torch.randn(2, 3, 64, 64)).shape
+    torch.Size([2, 1000])
     """
 
     def __init__(
@@ -87,7 +100,7 @@ class Cmf(Learner):
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
         seed: int = 0,
-        **options: Unpack[Options],
+        **options: Unpack[LearnerOptions],
     ) -> None:
         objective = certain_diverse(model, temperature, mean, std, seed)
         answer, upkeep = PriorCorrection(prior), [KalmanFilter(alpha, gamma, noise)]

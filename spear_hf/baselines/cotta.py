@@ -1,4 +1,4 @@
-"""CoTTA: a student follows its averaged teacher, and forgets at random (Wang et al. 2022)."""
+"""CoTTA: a student learns from its averaged teacher, and is restored at random (Wang et al. 2022)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,17 +7,14 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from spear_hf.baselines.augment import Augmentation
-from spear_hf.baselines.dice import Dice
-from spear_hf.baselines.learned import ParameterSet
+from spear_hf.baselines.augmentation import Augmentation, normalization_of
+from spear_hf.baselines.component import Component, Dice
 from spear_hf.baselines.learner import Learner
-from spear_hf.baselines.objective import Batch, cross_entropy
-from spear_hf.baselines.options import Options, given
-from spear_hf.baselines.part import Part
-from spear_hf.baselines.pixels import pixels_of
-from spear_hf.baselines.published import nearest
-from spear_hf.baselines.rule import OptimizerConfig
-from spear_hf.baselines.teacher import MeanTeacher
+from spear_hf.baselines.learner_options import LearnerOptions, given
+from spear_hf.baselines.losses import Batch, cross_entropy
+from spear_hf.baselines.optimizer_config import OptimizerConfig
+from spear_hf.baselines.parameter_set import MeanTeacher, ParameterSet
+from spear_hf.baselines.published import for_num_classes
 from spear_hf.learning.objective import log_probabilities
 
 CONFIDENCE = {10: 0.92, 100: 0.72, 1000: 0.1}
@@ -25,15 +22,20 @@ SYMMETRIC = {10: 0, 100: 0, 1000: 1}
 
 
 @dataclass
-class TeacherAnswer(Part):
-    """The teacher's logits; their mean over augmented views where the source is unsure of the batch.
+class TeacherAnswer(Component):
+    """Answers with the teacher's logits, averaged over augmented views if the source is unsure of the batch.
 
     Args:
         augmentation: gives the views.
         teacher: of the student.
-        confidence: the mean probability of the source's answers below which views are taken; None takes what was
-            published for the nearest number of classes: 0.92, 0.72 and 0.1 for 10, 100 and 1000.
-        views: how many; each is a forward.
+        confidence: average over views if the mean probability of the source's answers is below this; None takes what
+            was published for the nearest number of classes: 0.92, 0.72 and 0.1 for 10, 100 and 1000.
+        views: how many; each costs a forward.
+
+    >>> from spear_hf.baselines.augmentation import Augmentation, Normalization
+    >>> from spear_hf.baselines.cotta import TeacherAnswer
+    >>> TeacherAnswer(Augmentation(Normalization((0.5,) * 3, (0.5,) * 3)), views=4).settings()["views"]
+    4
     """
 
     augmentation: Augmentation
@@ -44,7 +46,7 @@ class TeacherAnswer(Part):
     @torch.no_grad()
     def answer(self, batch: Batch) -> Tensor:
         """(B, K), before this batch is learned from."""
-        limit = nearest(batch.logits.shape[1], CONFIDENCE) if self.confidence is None else self.confidence
+        limit = for_num_classes(batch.logits.shape[1], CONFIDENCE) if self.confidence is None else self.confidence
         with batch.learned.holding(batch.learned.start):
             sure = log_probabilities(batch.forward(batch.x)).exp().amax(1).mean()
         with self.teacher.speaking(batch.learned):
@@ -56,35 +58,48 @@ class TeacherAnswer(Part):
             return total / self.views
 
     def maintain(self, learned: ParameterSet) -> None:
-        """Moves the teacher."""
+        """Move the teacher towards the student."""
         self.teacher.maintain(learned)
 
 
 @dataclass
-class ConsistencyLoss(Part):
+class ConsistencyLoss(Component):
     """L = mean_i CE(teacher_i, student_i), or the mean of both directions.
 
     Args:
         symmetric: None takes what was published: both directions for 1000 classes, one for 10 and 100.
+
+    >>> from spear_hf.baselines.cotta import ConsistencyLoss
+    >>> ConsistencyLoss(symmetric=True).settings()
+    {'kind': 'ConsistencyLoss', 'symmetric': True}
     """
 
     symmetric: bool | None = None
 
     def __call__(self, batch: Batch) -> Tensor:
-        """In nats."""
+        """The loss, in nats."""
         loss = cross_entropy(batch.answer, batch.logits)
-        if nearest(batch.logits.shape[1], SYMMETRIC) if self.symmetric is None else self.symmetric:
+        if for_num_classes(batch.logits.shape[1], SYMMETRIC) if self.symmetric is None else self.symmetric:
             loss = (loss + cross_entropy(batch.logits, batch.answer)) / 2
         return loss.mean()
 
 
 @dataclass
-class StochasticRestore(Part):
-    """Each number of the student goes back to the source's with some probability, after each step.
+class StochasticRestore(Component):
+    """Restores each number of the student to the source's with some probability, after each step.
 
     Args:
         probability: in [0, 1].
-        dice: what decides.
+        dice: draws the numbers to restore.
+
+    >>> import torch
+    >>> from spear_hf.baselines.cotta import StochasticRestore
+    >>> from spear_hf.baselines.parameter_set import ParameterSet
+    >>> learned = ParameterSet([torch.nn.Parameter(torch.zeros(2))])
+    >>> learned.put([torch.ones(2)])
+    >>> StochasticRestore(probability=1.0).maintain(learned)
+    >>> learned.snapshot()
+    [tensor([0., 0.])]
     """
 
     probability: float = 0.01
@@ -92,30 +107,35 @@ class StochasticRestore(Part):
 
     @torch.no_grad()
     def maintain(self, learned: ParameterSet) -> None:
-        """Writes the student."""
+        """Write the source's values into the drawn numbers."""
         for parameter, source in zip(learned.parameters, learned.start, strict=True):
             back = self.dice.rand(*parameter.shape) < self.probability
             parameter.copy_(torch.where(back.to(parameter.device), source, parameter))
 
 
 class Cotta(Learner):
-    """A student learns what its teacher answers; the teacher answers for both. Learns every weight and bias.
+    """The teacher answers, and the student learns every weight and bias from the teacher's answers.
 
     Published with Adam at 1e-3 for CIFAR, SGD with Nesterov momentum at 0.01 for ImageNet, where the probability of a
-    restore is 0.001. Augments un-normalised pixels, as it must: clipping normalised ones cost 34 points. The authors'
-    CIFAR code computes the views also where it does not use them; this does not.
+    restore is 0.001. Views are taken of un-normalised pixels: clipping normalised ones costs 34 points. The authors'
+    CIFAR code computes the views also if it does not use them; this does not.
 
     Args:
         model: any image classifier.
-        confidence, views, symmetric: see TeacherAnswer and Imitation.
+        confidence, views, symmetric: see TeacherAnswer and ConsistencyLoss.
         momentum_teacher: see MeanTeacher.
-        restore: probability; see StochasticRestore.
+        restore: the probability of StochasticRestore.
         mean, std: how the images were normalised, per channel; None takes what the model carries.
         seed: of the views and of the restores.
-        options: see Options; where="norm" or "rsp" learns less, with the same teacher.
+        options: see LearnerOptions; where="norm" or "rsp" learns fewer parameters.
 
     Raises:
         ConfigError: nothing says how the images were normalised.
+
+    >>> import timm, torch
+    >>> from spear_hf.baselines import Cotta
+    >>> Cotta(timm.create_model("test_resnet"), confidence=0.0).step(torch.randn(2, 3, 64, 64)).shape
+    torch.Size([2, 1000])
     """
 
     def __init__(
@@ -130,13 +150,13 @@ class Cotta(Learner):
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
         seed: int = 0,
-        **options: Unpack[Options],
+        **options: Unpack[LearnerOptions],
     ) -> None:
-        augmentation = Augmentation(pixels_of(model, mean, std), dice=Dice(seed))
+        augmentation = Augmentation(normalization_of(model, mean, std), dice=Dice(seed))
         teacher = TeacherAnswer(augmentation, MeanTeacher(momentum_teacher), confidence, views)
         upkeep = [teacher, StochasticRestore(restore, Dice(seed + 1))]
-        everywhere: Options = {"where": "weights"}
-        chosen: Options = {**everywhere, **given(options)}
+        everywhere: LearnerOptions = {"where": "weights"}
+        chosen: LearnerOptions = {**everywhere, **given(options)}
         super().__init__(
             model, ConsistencyLoss(symmetric), OptimizerConfig("adam", 1e-3), answer=teacher, upkeep=upkeep, **chosen
         )

@@ -1,4 +1,4 @@
-"""DeYO: entropy is not enough; what vanishes with the object's shape was read from the object (Lee et al. 2024)."""
+"""DeYO: entropy of the images whose prediction depends on the shape of the object (Lee et al. 2024)."""
 
 import math
 from dataclasses import dataclass, field
@@ -7,28 +7,31 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from spear_hf.baselines.dice import Dice
+from spear_hf.baselines.augmentation import ObjectDestruction
+from spear_hf.baselines.component import Component, Dice
 from spear_hf.baselines.learner import Learner
-from spear_hf.baselines.objective import Batch, entropy
-from spear_hf.baselines.options import Options, before_last_stage
-from spear_hf.baselines.part import Part
-from spear_hf.baselines.patches import ObjectDestruction
-from spear_hf.baselines.rule import scaled_optimizer_config
+from spear_hf.baselines.learner_options import LearnerOptions, before_last_stage
+from spear_hf.baselines.losses import Batch, entropy
+from spear_hf.baselines.optimizer_config import scaled_optimizer_config
 from spear_hf.learning.objective import log_probabilities
 
 
 @dataclass
-class ObjectEntropy(Part):
+class ObjectEntropy(Component):
     """L = mean_S H_i (exp(E0 - H_i) + exp(PLPD_i)), the weight a constant, over S = {H_i < tau, PLPD_i > margin}.
 
-    PLPD_i = p_i[y] - p'_i[y], with y = argmax p_i and p' the prediction for the destroyed image; those are forwarded
-    together, without what is not below tau.
+    PLPD_i = p_i[y] - p'_i[y], with y = argmax p_i and p' the prediction for the destroyed image. Only images with H_i
+    below tau are destroyed and forwarded again.
 
     Args:
         threshold: tau / log K.
         margin: of the PLPD.
         reference: E0 / log K.
-        destruction: what is done to the images.
+        destruction: how the images are destroyed.
+
+    >>> from spear_hf.baselines.deyo import ObjectEntropy
+    >>> ObjectEntropy(margin=0.3).settings()["margin"]
+    0.3
     """
 
     threshold: float = 0.5
@@ -37,7 +40,7 @@ class ObjectEntropy(Part):
     destruction: ObjectDestruction = field(default_factory=ObjectDestruction)
 
     def __call__(self, batch: Batch) -> Tensor | None:
-        """In nats; None where no image is left."""
+        """The loss, in nats; None if S is empty."""
         classes = math.log(batch.logits.shape[1])
         h = entropy(batch.logits)
         low = h.detach() < self.threshold * classes
@@ -52,7 +55,7 @@ class ObjectEntropy(Part):
 
     @torch.no_grad()
     def plpd(self, x: Tensor, logits: Tensor, batch: Batch) -> Tensor:
-        """Pseudo-label probability difference, (B,), in [-1, 1]: how much of the answer went with the object."""
+        """Pseudo-label probability difference, (B,), in [-1, 1]: what the answer loses without the object."""
         p = log_probabilities(logits).exp()
         destroyed = log_probabilities(batch.forward(self.destruction(x))).exp()
         answer = p.argmax(1, keepdim=True)
@@ -62,16 +65,21 @@ class ObjectEntropy(Part):
 class Deyo(Learner):
     """Weighted entropy of the images whose answer depends on the object, on the norms before the last stage.
 
-    Published as SAR was, with SGD in proportion to the batch. The authors' code cannot reset; this does. The
-    permutations come from a generator of its own.
+    Published, like SAR, with SGD and a learning rate proportional to the batch. The authors' code cannot reset; this
+    does.
 
     Args:
         model: any image classifier; gamma and beta of its last stage are skipped, unless `skip` says otherwise.
         threshold, margin, reference: see ObjectEntropy. The margin was 0.3 for ImageNet's ResNet-50 and 0.2 elsewhere;
             0.5 with five times the learning rate for spurious backgrounds.
-        destruction: "patch", "pixel" or "occlusion"; see Destruction.
+        destruction: "patch", "pixel" or "occlusion"; see ObjectDestruction.
         seed: of the permutations.
-        options: see Options. A learning rate that is given scales too, unless scale_lr=False.
+        options: see LearnerOptions. A learning rate that is given scales too, unless scale_lr=False.
+
+    >>> import timm, torch
+    >>> from spear_hf.baselines import Deyo
+    >>> Deyo(timm.create_model("test_resnet")).step(torch.randn(2, 3, 64, 64)).shape
+    torch.Size([2, 1000])
     """
 
     def __init__(
@@ -83,7 +91,7 @@ class Deyo(Learner):
         reference: float = 0.4,
         destruction: str = "patch",
         seed: int = 0,
-        **options: Unpack[Options],
+        **options: Unpack[LearnerOptions],
     ) -> None:
         destroy = ObjectDestruction(destruction, dice=Dice(seed))
         objective = ObjectEntropy(threshold, margin, reference, destroy)

@@ -1,6 +1,6 @@
-"""Learner: the online learner of every method that learns. It answers, asks an objective for a loss, and lowers that.
+"""Learner: the online learner of every rival. It answers a batch, asks an objective for a loss, and lowers the loss.
 
-Where to steer and what to minimise are two objects that compose, so that each objective can be tried on each place:
+What to adapt and what to minimise are two objects that compose, so that every objective can be tried everywhere:
 
     METHODS["roid"](model)                                      # ROID, on gamma and beta of the normalisation layers
     METHODS["roid"](model, where="rsp", config=SpearConfig())   # the same objective on RSPs
@@ -9,22 +9,20 @@ Where to steer and what to minimise are two objects that compose, so that each o
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from spear_hf.baselines.descent import descend
-from spear_hf.baselines.objective import Batch, Objective
-from spear_hf.baselines.options import Options, given, signature_of
-from spear_hf.baselines.outcome import UNRELIABLE, Outcome
-from spear_hf.baselines.roles import Answer, OwnLogits, Upkeep
-from spear_hf.baselines.rule import OptimizerConfig
-from spear_hf.baselines.where import AdaptedParameters, place
+from spear_hf.baselines.learner_options import LearnerOptions, adapt, given
+from spear_hf.baselines.losses import Answer, Batch, Objective, OwnLogits, Upkeep
+from spear_hf.baselines.optimizer_config import OptimizerConfig
 from spear_hf.config import differences
 from spear_hf.errors import ConfigError, LaunchError
-from spear_hf.learning.record import NON_FINITE_LOGITS
+from spear_hf.learning.objective import normalized_entropy
+from spear_hf.learning.optimize import descend
+from spear_hf.learning.record import NON_FINITE_LOGITS, UNRELIABLE, StepRecord
 from spear_hf.utils.batch import validate_batch
 from spear_hf.utils.distributed import ProcessGroup
 
@@ -32,40 +30,41 @@ from spear_hf.utils.distributed import ProcessGroup
 class Learner:
     """Answers each batch, then takes one step down an objective; satisfies TTAMethod.
 
-    Changes the base in place until `unload`: hooks, flags, and what is learned.
+    Changes the base in place until `unload`: hooks, flags, and the adapted parameters.
 
     Args:
         model: any image classifier.
         objective: what is minimised.
-        rule: the optimizer that the method was published with. `optimizer` and its like among the options change single
-            fields; RSPs and buffer layers come with a rule of their own, which they change just so.
-        answer: what is answered.
+        optimizer_config: the optimizer that the method was published with. RSPs and buffer layers bring an optimizer of
+            their own instead. Options such as `learning_rate` change single fields of either.
+        answer: what is answered; the logits by default.
         upkeep: what follows each step, in this order.
-        options: see Options.
+        options: see LearnerOptions.
 
     Attributes:
-        needs_source: whether it cannot be made without images of the source.
-        last: the Outcome of the latest step, or None.
+        last: the StepRecord of the latest step, or None.
 
     Raises:
         ConfigError, LaunchError: nothing is changed.
+
+    >>> import timm, torch
+    >>> from spear_hf.baselines.learner import Learner
+    >>> from spear_hf.baselines.optimizer_config import OptimizerConfig
+    >>> from spear_hf.baselines.tent import MeanEntropy
+    >>> learner = Learner(timm.create_model("test_resnet"), MeanEntropy(), OptimizerConfig("adam", 1e-3))
+    >>> learner.step(torch.randn(2, 3, 64, 64)).shape, learner.last.adapted
+    (torch.Size([2, 1000]), True)
     """
-
-    needs_source: ClassVar[bool] = False
-
-    def __init_subclass__(cls) -> None:
-        """`inspect.signature` names the options too, for whoever looks up what a method takes."""
-        cls.__signature__ = signature_of(cls)  # pyright: ignore[reportAttributeAccessIssue]
 
     def __init__(
         self,
         model: nn.Module,
         objective: Objective,
-        rule: OptimizerConfig,
+        optimizer_config: OptimizerConfig,
         *,
         answer: Answer | None = None,
         upkeep: Sequence[Upkeep] = (),
-        **options: Unpack[Options],
+        **options: Unpack[LearnerOptions],
     ) -> None:
         options = given(options)
         self.processes = ProcessGroup(options.get("accelerator"))
@@ -74,21 +73,21 @@ class Learner:
                 f"{type(self).__name__} learns from one process, {self.processes.count} run; start one, or use Spear"
             )
         chosen: dict[str, Any] = {f.name: options[f.name] for f in fields(OptimizerConfig) if f.name in options}
-        replace(rule, **chosen)  # refuses before anything is changed
-        self.where: AdaptedParameters = place(
-            options.get("where") or "norm", model, skip=options.get("skip"), config=options.get("config")
+        replace(optimizer_config, **chosen)  # raises before anything is changed
+        self.adapted = adapt(
+            model, options.get("where") or "norm", skip=options.get("skip"), config=options.get("config")
         )
-        self.model: nn.Module = getattr(self.where, "model", model)
-        self.learned = self.where.learned
-        self.rule = replace(self.where.rule or rule, **chosen)
-        self.optimizer = self.rule.make(self.learned.parameters)
+        self.model: nn.Module = getattr(self.adapted, "model", model)
+        self.learned = self.adapted.learned
+        self.optimizer_config = replace(self.adapted.optimizer_config or optimizer_config, **chosen)
+        self.optimizer = self.optimizer_config.make(self.learned.parameters)
         self.objective = objective
         self._answer = answer or OwnLogits()
         self._upkeep = list(upkeep)
-        self._has_batch_norms = self.where.has_batch_norms
-        self.whole: int | None = None
+        self._has_batch_norms = self.adapted.has_batch_norms
+        self.nominal_batch_size: int | None = None  # the first batch's
         self.num_steps = 0
-        self.last: Outcome | None = None
+        self.last: StepRecord | None = None
 
     def step(self, x: Tensor) -> Tensor:
         """Answer a batch with what earlier batches taught, then learn from it.
@@ -106,15 +105,16 @@ class Learner:
             x = x.clone() if isinstance(x, Tensor) and x.is_inference() else x
             x, _ = validate_batch(x, self.processes)
             answer, loss, skipped = self._answer_and_learn(x)
-        self.last = Outcome(self.num_steps, len(x), skipped is None, skipped, loss)
+        entropy = float(normalized_entropy(answer).mean())
+        self.last = StepRecord(self.num_steps, len(x), entropy, skipped is None, skipped, loss=loss)
         self.num_steps += 1
         return answer
 
     def _answer_and_learn(self, x: Tensor) -> tuple[Tensor, float | None, str | None]:
         """The answer, the loss, and why no step was taken."""
-        logits = self.where.forward(x)
-        self.whole = self.whole or len(x)
-        batch = Batch(x, logits, self.where.forward, self.learned, self.whole, logits)
+        logits = self.adapted.forward(x)
+        self.nominal_batch_size = self.nominal_batch_size or len(x)
+        batch = Batch(x, logits, self.adapted.forward, self.learned, self.nominal_batch_size, logits)
         batch = replace(batch, answer=self._answer.answer(batch).detach())
         if not bool(torch.isfinite(logits).all()):
             return batch.answer, None, NON_FINITE_LOGITS
@@ -122,7 +122,7 @@ class Learner:
         if loss is None:
             return batch.answer, None, UNRELIABLE
         for group in self.optimizer.param_groups:
-            group["lr"] = self.rule.rate(self.whole, self._has_batch_norms)
+            group["lr"] = self.optimizer_config.rate(self.nominal_batch_size, self._has_batch_norms)
         if (skipped := self._descend(loss, batch)) is None:
             for part in self._upkeep:
                 part.maintain(self.learned)
@@ -139,9 +139,9 @@ class Learner:
     def reset(self) -> None:
         """Back to the source: parameters, moments, averages, memories, counters and random state."""
         self._back_to_source()
-        for part in self._parts().values():
-            part.reset()
-        self.whole, self.num_steps, self.last = None, 0, None
+        for component in self._components().values():
+            component.reset()
+        self.nominal_batch_size, self.num_steps, self.last = None, 0, None
 
     def _back_to_source(self) -> None:
         """Parameters and moments alone."""
@@ -150,34 +150,35 @@ class Learner:
 
     def unload(self) -> nn.Module:
         """The base, bit for bit as it came in."""
-        return self.where.undo()
+        return self.adapted.undo()
 
-    def _parts(self) -> dict[str, Any]:
-        """What has settings and state; a part that has several roles counts once."""
+    def _components(self) -> dict[str, Any]:
+        """name -> objective, answer and upkeep; an object that has several of these roles counts once."""
         named = {"objective": self.objective, "answer": self._answer}
-        named |= {f"upkeep {i}": part for i, part in enumerate(self._upkeep)}
-        first = {id(part): name for name, part in reversed(named.items())}
-        return {name: part for name, part in named.items() if first[id(part)] == name}
+        named |= {f"upkeep {i}": upkeep for i, upkeep in enumerate(self._upkeep)}
+        first = {id(component): name for name, component in reversed(named.items())}
+        return {name: component for name, component in named.items() if first[id(component)] == name}
 
     def settings(self) -> dict[str, Any]:
-        """All hyper-parameters, with what None became: what must be the same for the same stream to teach the same."""
-        parts = {name: part.settings() for name, part in self._parts().items()}
-        return {"method": type(self).__name__, "where": self.where.settings(), "rule": self.rule.settings()} | parts
+        """All hyper-parameters with the values in force: the same settings learn the same from the same stream."""
+        components = {name: component.settings() for name, component in self._components().items()}
+        learner = {"method": type(self).__name__, "where": self.adapted.settings()}
+        return learner | {"rule": self.optimizer_config.settings()} | components
 
     def state_dict(self) -> dict[str, Any]:
-        """What was learned and from where, moments, what the parts remember, counters, and the settings."""
+        """Learned values, the source's, moments, the state of objective, answer and upkeep, counters, settings."""
         return {
             "config": self.settings(),
             "learned": self.learned.snapshot(),
             "start": [value.clone() for value in self.learned.start],
             "optimizer": copy.deepcopy(self.optimizer.state_dict()),
-            "parts": {name: part.state_dict() for name, part in self._parts().items()},
-            "whole": self.whole,
+            "parts": {name: component.state_dict() for name, component in self._components().items()},
+            "whole": self.nominal_batch_size,
             "num_steps": self.num_steps,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict` of the same settings.
+        """Continue from a `state_dict` of the same settings.
 
         Raises:
             ConfigError: other settings, another model, or values that are not finite; nothing is changed.
@@ -189,6 +190,6 @@ class Learner:
         self.learned.put(state["learned"])
         self.learned.start = [v.to(p.device, copy=True) for v, p in zip(state["start"], self.parameters(), strict=True)]
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
-        for name, part in self._parts().items():
-            part.load_state_dict(state["parts"][name], self.learned.device)
-        self.whole, self.num_steps, self.last = state["whole"], state["num_steps"], None
+        for name, component in self._components().items():
+            component.load_state_dict(state["parts"][name], self.learned.device)
+        self.nominal_batch_size, self.num_steps, self.last = state["whole"], state["num_steps"], None

@@ -63,13 +63,14 @@ _TABLE["eata"] = {
 
 
 def published(method: str, benchmark: str) -> dict[str, Any]:
-    """Keyword arguments for METHODS[method] as it was run; where its authors did not, as a common collection did.
+    """Keyword arguments for METHODS[method] as its authors ran it, or else as a common collection ran it.
 
+    >>> from spear_hf.baselines import published
     >>> published("eta", "cifar100")
     {'optimizer': 'adam', 'learning_rate': 0.001, 'margin': 0.1}
 
     Raises:
-        ConfigError: an unknown benchmark, or a method that has no row; source and bn_adapt have nothing to set.
+        ConfigError: an unknown benchmark, or a method without published values here (source and bn_adapt).
     """
     if method not in _TABLE or benchmark not in BENCHMARKS:
         raise ConfigError(
@@ -79,6 +80,11 @@ def published(method: str, benchmark: str) -> dict[str, Any]:
     return dict(_TABLE[method][benchmark])
 
 
-def nearest(num_classes: int, values: Mapping[int, float]) -> float:
-    """Of values that were published for 10, 100 and 1000 classes, the one whose number is nearest by ratio."""
+def for_num_classes(num_classes: int, values: Mapping[int, float]) -> float:
+    """The value that was published for the number of classes with the smallest ratio to `num_classes`.
+
+    >>> from spear_hf.baselines.published import for_num_classes
+    >>> for_num_classes(200, {10: 0.4, 100: 0.1, 1000: 0.05})
+    0.1
+    """
     return values[min(values, key=lambda k: abs(math.log(k / max(num_classes, 1))))]

@@ -1,4 +1,4 @@
-"""SAR: entropy of reliable images, minimised where it is flat, with a way back from collapse (Niu et al. 2023)."""
+"""SAR: sharpness-aware entropy minimisation over reliable images, with recovery from collapse (Niu et al. 2023)."""
 
 import math
 from dataclasses import dataclass, field
@@ -8,35 +8,39 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from spear_hf.baselines.descent import gradients, step_along, why_not
+from spear_hf.baselines.component import Component
 from spear_hf.baselines.learner import Learner
-from spear_hf.baselines.objective import Batch, entropy
-from spear_hf.baselines.options import Options, before_last_stage
-from spear_hf.baselines.outcome import UNRELIABLE
-from spear_hf.baselines.part import Part
-from spear_hf.baselines.rule import scaled_optimizer_config
+from spear_hf.baselines.learner_options import LearnerOptions, before_last_stage
+from spear_hf.baselines.losses import Batch, entropy
+from spear_hf.baselines.optimizer_config import scaled_optimizer_config
+from spear_hf.learning.optimize import are_finite, gradients, step_along
+from spear_hf.learning.record import NON_FINITE_GRADIENT, NON_FINITE_LOSS, UNRELIABLE
 
 RECOVERED = "answers had become too sure, the source was restored"
 
 
 @dataclass
-class ReliableEntropy(Part):
-    """L = mean_R H_i over R = {H_i < E0}; at the peak near by, over those of R that are below E0 there too.
+class ReliableEntropy(Component):
+    """L = mean_R H_i over R = {H_i < E0}; at the perturbed parameters, over those of R that are below E0 there too.
 
     Args:
         threshold: E0 / log K.
+
+    >>> from spear_hf.baselines.sar import ReliableEntropy
+    >>> ReliableEntropy().settings()
+    {'kind': 'ReliableEntropy', 'threshold': 0.4}
     """
 
     threshold: float = 0.4
     mean: float | None = field(init=False, default=None)
-    """A moving average (0.9) of the loss at the peak."""
+    """A moving average (0.9) of the loss at the perturbed parameters."""
 
     def __call__(self, batch: Batch) -> Tensor | None:
-        """In nats; None where no image is reliable."""
+        """The loss, in nats; None if no image is reliable."""
         return _mean_below(entropy(batch.logits), self._limit(batch.logits))
 
     def at_peak(self, logits: Tensor, batch: Batch) -> Tensor | None:
-        """The loss of the same batch, from its logits at the peak; remembered."""
+        """The loss of the same batch by its logits at the perturbed parameters; the average is updated by it."""
         limit = self._limit(logits)
         loss = _mean_below(entropy(logits)[entropy(batch.logits.detach()) < limit], limit)
         if loss is not None and bool(torch.isfinite(loss)):
@@ -56,20 +60,25 @@ def _mean_below(h: Tensor, limit: float) -> Tensor | None:
 class Sar(Learner):
     """Sharpness-aware steps down the entropy of reliable images, on the norms before the last stage.
 
-    e = rho g / ||g||, over all learned parameters together; the step is taken with the gradient at w + e.
+    A step from w takes the gradient at the perturbed parameters w + e, with e = rho g / ||g|| over all parameters.
 
-    Published with SGD, at 2.5e-4 from 32 images on and less in proportion below, with batch norms, and at 1e-3 for 64
-    images in proportion to the batch without. The authors' code writes the old average back after a recovery and then
-    recovers at every batch; it also steps by momentum alone where no image is reliable. Neither is done here. It names
-    the layers that it skips; see `skip="published"`.
+    Published with SGD. With batch norms the rate is 2.5e-4 from 32 images on and proportionally less below; without, it
+    is 1e-3 for 64 images and proportional to the batch. The authors' code writes the old average back after a recovery
+    and then recovers at every batch; it also steps by momentum alone if no image is reliable. Neither is done here. It
+    names the layers that it skips; see `skip="published"`.
 
     Args:
         model: any image classifier; gamma and beta of its last stage are skipped, unless `skip` says otherwise.
         threshold: see ReliableEntropy.
-        rho: length of the ascent.
-        floor: below which average the source is restored; 0 never. Published for any number of classes, though the
-            entropies of few classes are small: on easy streams it can be met without a collapse.
-        options: see Options. A learning rate that is given scales too, unless scale_lr=False.
+        rho: length of e.
+        floor: restore the source when the average loss falls below this; 0 never. The published value is for any number
+            of classes. Few classes have small entropies, so easy streams can reach it without a collapse.
+        options: see LearnerOptions. A learning rate that is given scales too, unless scale_lr=False.
+
+    >>> import timm, torch
+    >>> from spear_hf.baselines import Sar
+    >>> Sar(timm.create_model("test_resnet")).step(torch.randn(2, 3, 64, 64)).shape
+    torch.Size([2, 1000])
     """
 
     def __init__(
@@ -79,7 +88,7 @@ class Sar(Learner):
         threshold: float = 0.4,
         rho: float = 0.05,
         floor: float = 0.2,
-        **options: Unpack[Options],
+        **options: Unpack[LearnerOptions],
     ) -> None:
         self.reliable, self.rho, self.floor = ReliableEntropy(threshold), rho, floor
         super().__init__(model, self.reliable, scaled_optimizer_config(model), **before_last_stage(options))
@@ -94,9 +103,11 @@ class Sar(Learner):
 
     def _descend_sharply(self, loss: Tensor, batch: Batch) -> str | None:
         parameters = self.learned.parameters
+        if not bool(torch.isfinite(loss)):
+            return NON_FINITE_LOSS
         found = gradients(loss, parameters)
-        if (skipped := why_not(loss, found)) is not None:
-            return skipped
+        if not are_finite(found):
+            return NON_FINITE_GRADIENT
         here = self.learned.snapshot()
         ascend(parameters, found, self.rho)
         peak = self.reliable.at_peak(batch.forward(batch.x), batch)
@@ -104,9 +115,9 @@ class Sar(Learner):
         self.learned.put(here)
         if peak is None:
             return UNRELIABLE
-        if (skipped := why_not(peak, found)) is None:
-            step_along(self.optimizer, found)
-        return skipped
+        if not bool(torch.isfinite(peak)):
+            return NON_FINITE_LOSS
+        return None if step_along(found, self.optimizer) else NON_FINITE_GRADIENT
 
     def settings(self) -> dict[str, Any]:
         """With rho and the floor."""
@@ -115,7 +126,15 @@ class Sar(Learner):
 
 @torch.no_grad()
 def ascend(parameters: list[nn.Parameter], found: list[Tensor | None], rho: float) -> None:
-    """w <- w + rho g / ||g||, the norm being that of all gradients together."""
+    """Move w to w + rho g / ||g||, with the norm of all gradients together.
+
+    >>> import torch
+    >>> from spear_hf.baselines.sar import ascend
+    >>> w = torch.nn.Parameter(torch.zeros(2))
+    >>> ascend([w], [torch.tensor([3.0, 4.0])], rho=0.5)
+    >>> w.detach()
+    tensor([0.3000, 0.4000])
+    """
     norm = torch.stack([g.norm() for g in found if g is not None]).norm()
     for parameter, gradient in zip(parameters, found, strict=True):
         if gradient is not None:

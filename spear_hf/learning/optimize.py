@@ -1,34 +1,58 @@
-"""One optimizer step on the RSPs: gradients of them alone, the same on every process, and only finite ones."""
+"""One optimizer step of any method: gradients of the learned parameters alone, and no step unless all are finite."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from spear_hf.learning.record import NON_FINITE_GRADIENT, NON_FINITE_LOSS
 from spear_hf.utils.distributed import ProcessGroup
 
+Gradients = Sequence[Tensor | None]
+"""One for each parameter; None if the loss does not depend on it."""
 
-def update(loss: Tensor, optimizer: torch.optim.Optimizer, processes: ProcessGroup, scaler: Any = None) -> bool:
-    """Step `optimizer` down `loss`; nothing else gets a gradient.
+
+def gradients(loss: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor | None]:
+    """dloss/dp of each parameter; None if the loss does not depend on it. No .grad field is written.
+
+    >>> import torch
+    >>> from spear_hf.learning.optimize import gradients
+    >>> w = torch.nn.Parameter(torch.tensor([3.0]))
+    >>> gradients(w.square().sum(), [w])
+    [tensor([6.])]
+    """
+    return list(torch.autograd.grad(loss, parameters, allow_unused=True))
+
+
+def step_along(
+    found: Gradients, optimizer: torch.optim.Optimizer, processes: ProcessGroup | None = None, scaler: Any = None
+) -> bool:
+    """Take one optimizer step with these gradients.
 
     Args:
-        loss: a scalar, the same on every process.
-        optimizer: of the RSPs.
-        processes: those that computed the loss together.
-        scaler: a GradScaler, for fp16. It hears of every gradient there is, and of none where a batch was skipped.
+        found: a gradient for each parameter of the optimizer, in its order.
+        optimizer: of the learned parameters.
+        processes: average the gradients over these; None is this process alone.
+        scaler: a GradScaler, for fp16, that the loss was scaled by. A gradient that is not finite lowers its scale.
 
     Returns:
-        False, with no parameter moved, where the gradient is not finite.
+        False, with no parameter moved, if a gradient is not finite.
+
+    >>> import torch
+    >>> from spear_hf.learning.optimize import step_along
+    >>> w = torch.nn.Parameter(torch.tensor([3.0]))
+    >>> step_along([torch.tensor([6.0])], torch.optim.SGD([w], lr=0.5)), w.item()
+    (True, 0.0)
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    gradients = torch.autograd.grad(loss if scaler is None else scaler.scale(loss), parameters)
-    for parameter, gradient in zip(parameters, _averaged(gradients, processes), strict=True):
+    for parameter, gradient in zip(parameters, _averaged(found, processes), strict=True):
         parameter.grad = gradient
     if scaler is not None:
         scaler.unscale_(optimizer)
-    finite = all(bool(torch.isfinite(p.grad).all()) for p in parameters)
+    finite = are_finite([p.grad for p in parameters])
     if scaler is not None:
-        scaler.step(optimizer)  # which looks for itself
+        scaler.step(optimizer)  # skips the step by itself if a gradient is not finite
         scaler.update()
     elif finite:
         optimizer.step()
@@ -36,10 +60,62 @@ def update(loss: Tensor, optimizer: torch.optim.Optimizer, processes: ProcessGro
     return finite
 
 
-def _averaged(gradients: tuple[Tensor, ...], processes: ProcessGroup) -> list[Tensor]:
+def update(
+    loss: Tensor, optimizer: torch.optim.Optimizer, processes: ProcessGroup | None = None, scaler: Any = None
+) -> bool:
+    """Take one optimizer step down `loss`; nothing but the optimizer's parameters gets a gradient.
+
+    Args:
+        loss: a scalar, the same on every process.
+        optimizer: of the learned parameters.
+        processes: those that computed the loss together; None is this process alone.
+        scaler: a GradScaler, for fp16. Call `update` only for batches that are learned from: each call counts as one
+            of its steps.
+
+    Returns:
+        False, with no parameter moved, if a gradient is not finite.
+
+    >>> import torch
+    >>> from spear_hf.learning.optimize import update
+    >>> w = torch.nn.Parameter(torch.tensor([3.0]))
+    >>> update(w.square().sum(), torch.optim.SGD([w], lr=0.5)), w.item()
+    (True, 0.0)
+    """
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    found = gradients(loss if scaler is None else scaler.scale(loss), parameters)
+    return step_along(found, optimizer, processes, scaler)
+
+
+def descend(loss: Tensor, optimizer: torch.optim.Optimizer) -> str | None:
+    """Take one optimizer step down `loss` on this process; returns why none was taken, or None.
+
+    >>> import torch
+    >>> from spear_hf.learning.optimize import descend
+    >>> w = torch.nn.Parameter(torch.tensor([3.0]))
+    >>> descend(w.sum() * float("nan"), torch.optim.SGD([w], lr=0.5))
+    'the loss is not finite'
+    """
+    if not bool(torch.isfinite(loss)):
+        return NON_FINITE_LOSS
+    return None if update(loss, optimizer) else NON_FINITE_GRADIENT
+
+
+def are_finite(found: Gradients) -> bool:
+    """Whether every number in these gradients is finite; None counts as finite.
+
+    >>> import torch
+    >>> from spear_hf.learning.optimize import are_finite
+    >>> are_finite([torch.ones(2), None]), are_finite([torch.tensor([float("inf")])])
+    (True, False)
+    """
+    return all(bool(torch.isfinite(g).all()) for g in found if g is not None)
+
+
+def _averaged(found: Gradients, processes: ProcessGroup | None) -> list[Tensor | None]:
     """Their means over the processes, in one collective."""
-    if processes.count == 1:
-        return list(gradients)
-    flat = processes.mean(torch.cat([g.flatten() for g in gradients]))
-    parts = flat.split([g.numel() for g in gradients])
-    return [part.view_as(g) for part, g in zip(parts, gradients, strict=True)]
+    if processes is None or processes.count == 1:
+        return list(found)
+    present = [g for g in found if g is not None]
+    flat = processes.mean(torch.cat([g.flatten() for g in present]))
+    parts = iter(flat.split([g.numel() for g in present]))
+    return [None if g is None else next(parts).view_as(g) for g in found]

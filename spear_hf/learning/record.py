@@ -1,4 +1,4 @@
-"""StepRecord: what one step did, and why it did not learn."""
+"""StepRecord: what one step of a method did, and why it did not learn."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, TypedDict
@@ -8,26 +8,34 @@ from spear_hf.learning.objective import Losses
 BUDGET = "budget: one batch in learn_every is learned from"
 CONFIDENT = "confident: mean entropy below tau"
 NON_FINITE_LOGITS = "the model's logits are not finite"
+NON_FINITE_LOSS = "the loss is not finite"
 NON_FINITE_GRADIENT = "the gradient is not finite"
+UNRELIABLE = "no image of this batch is reliable enough to learn from"
 GUARDED = "the guard let nothing be learned"
 
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What one step did.
+    """What one step did, of Spear and of every rival; a field that a method does not have is None.
 
     Args:
         step: how many batches came before.
         batch_size: B, over all processes.
-        entropy: mean normalised entropy of the answer, of its first view where it has several, in [0, 1].
-        adapted: whether the RSPs moved.
-        skipped: why they did not, or did not on every one of the `steps`; None where all went through.
-        entropy_loss, diversity_loss, anchor_loss, loss: Eqs. 7, 8, 9 and 11 at the first step; None where skipped.
-        gamma_deviation, beta_deviation: ||gamma - 1|| and ||beta|| over all RSPs, after the step.
+        entropy: mean normalised entropy of the answer, in [0, 1]; of its first view if it has several.
+        adapted: whether the learned parameters moved.
+        skipped: why they did not, or not in each of the `steps` of this batch; None if all steps were taken.
+        entropy_loss, diversity_loss, anchor_loss: Eqs. 7, 8 and 9 at the first step; None if skipped, or for a rival.
+        loss: what was minimised, before the first step: Eq. 11, or a rival's objective; None if skipped.
+        gamma_deviation, beta_deviation: ||gamma - 1|| and ||beta|| over all RSPs, after the step; None for a rival.
         single_value_norms: batch-norm calls answered with the source's statistics, since a channel held one value.
         new_domain: whether the statistics jumped, and what was remembered of them was forgotten (`domain_jump`).
         whole_statistics: whether the batch norms took the stream's statistics without the source's (`alpha_trial`).
         events: what a Guard saw and did in this step, one sentence each.
+
+    >>> from spear_hf import StepRecord
+    >>> record = StepRecord(step=0, batch_size=16, entropy=0.4, adapted=True, skipped=None, loss=1.2)
+    >>> record.to_dict()["gamma_deviation"] is None
+    True
     """
 
     step: int
@@ -35,12 +43,12 @@ class StepRecord:
     entropy: float
     adapted: bool
     skipped: str | None
-    entropy_loss: float | None
-    diversity_loss: float | None
-    anchor_loss: float | None
-    loss: float | None
-    gamma_deviation: float
-    beta_deviation: float
+    entropy_loss: float | None = None
+    diversity_loss: float | None = None
+    anchor_loss: float | None = None
+    loss: float | None = None
+    gamma_deviation: float | None = None
+    beta_deviation: float | None = None
     single_value_norms: int = 0
     events: tuple[str, ...] = ()
     new_domain: bool = False

@@ -7,14 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from spear_hf.baselines import METHODS
-from spear_hf.baselines.augment import Augmentation
+from spear_hf.baselines.augmentation import Augmentation
 from spear_hf.baselines.cotta import ConsistencyLoss, StochasticRestore, TeacherAnswer
-from spear_hf.baselines.learned import ParameterSet
-from spear_hf.baselines.pixels import Pixels
-from spear_hf.baselines.teacher import MeanTeacher
-from tests.builders import batch_of, logits_of_probabilities
-
-HALF: dict[str, Any] = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
+from spear_hf.baselines.parameter_set import ParameterSet
+from tests.builders import NORMALIZATION, NORMALIZED, batch_of, logits_of_probabilities
 
 
 def constant(learned: ParameterSet) -> Any:
@@ -28,19 +24,7 @@ def learned() -> ParameterSet:
 
 
 def answerer(**changes: Any) -> TeacherAnswer:
-    return TeacherAnswer(Augmentation(Pixels(**HALF)), **changes)
-
-
-def test_the_teacher_is_the_source_and_then_follows_slowly(learned: ParameterSet) -> None:
-    teacher = MeanTeacher(0.9)
-    learned.put([torch.tensor([3.0])])
-    with teacher.speaking(learned):
-        assert learned.parameters[0].item() == 1.0
-    teacher.maintain(learned)
-    teacher.maintain(learned)
-    with teacher.speaking(learned):
-        assert learned.parameters[0].item() == pytest.approx(0.9 * 1.2 + 0.1 * 3)
-    assert learned.parameters[0].item() == 3.0
+    return TeacherAnswer(Augmentation(NORMALIZATION), **changes)
 
 
 def test_a_sure_source_spares_the_views(learned: ParameterSet) -> None:
@@ -82,10 +66,12 @@ def test_a_share_of_the_student_goes_back_to_the_source() -> None:
 
 
 def test_a_step_moves_student_then_teacher_and_answers_with_the_teacher(net: nn.Module, images: Tensor) -> None:
-    cotta: Any = METHODS["cotta"](net, confidence=0.0, restore=0.0, momentum_teacher=0.5, learning_rate=0.01, **HALF)
+    cotta: Any = METHODS["cotta"](
+        net, confidence=0.0, restore=0.0, momentum_teacher=0.5, learning_rate=0.01, **NORMALIZED
+    )
     assert cotta.learned.count == sum(p.numel() for p in net.parameters())
     cotta.step(images)
     middle = [(p.detach() + s) / 2 for p, s in zip(cotta.parameters(), cotta.learned.start, strict=True)]
     with cotta.learned.holding(middle), torch.no_grad():
-        expected = cotta.where.forward(images)
+        expected = cotta.adapted.forward(images)
     torch.testing.assert_close(cotta.step(images), expected, rtol=1e-4, atol=1e-5)

@@ -7,8 +7,6 @@ import torch
 from torch import Tensor
 
 from spear_hf.baselines.deyo import ObjectEntropy
-from spear_hf.baselines.patches import ObjectDestruction
-from spear_hf.errors import ConfigError
 from tests.builders import batch_of, logits_of_probabilities
 
 SURE, SHAPE, UNSURE = [0.94, 0.02, 0.02, 0.02], [0.02, 0.9, 0.04, 0.04], [0.4, 0.2, 0.2, 0.2]
@@ -42,34 +40,3 @@ def test_the_loss_is_of_sure_answers_that_need_the_object() -> None:
 def test_nothing_sure_or_nothing_of_shape_is_no_step() -> None:
     assert ObjectEntropy()(batch_of(logits_of_probabilities([UNSURE]))) is None
     assert ObjectEntropy()(batch_of(logits_of_probabilities([SURE]))) is None
-
-
-@pytest.mark.parametrize("kind", ["patch", "pixel"])
-def test_shuffled_images_hold_the_same_pixels_each_in_its_own_order(kind: str) -> None:
-    x = torch.arange(2 * 3 * 8 * 8.0).view(2, 3, 8, 8)
-    x[1] = x[0]
-    found = ObjectDestruction(kind)(x)
-    assert not torch.equal(found, x)
-    assert not torch.equal(found[0], found[1])
-    torch.testing.assert_close(found.flatten(2).sort().values, x.flatten(2).sort().values)
-
-
-def test_patches_move_whole_and_together_over_the_channels() -> None:
-    x = torch.arange(16.0).view(1, 1, 4, 4).repeat_interleave(2, 2).repeat_interleave(2, 3).repeat(1, 3, 1, 1)
-    found = ObjectDestruction()(x)
-    assert torch.equal(found[:, :, ::2, ::2].repeat_interleave(2, 2).repeat_interleave(2, 3), found)
-    assert torch.equal(found[:, 0], found[:, 2])
-
-
-def test_a_side_that_the_grid_does_not_divide_comes_back_in_its_size() -> None:
-    assert ObjectDestruction()(torch.rand(2, 3, 30, 27)).shape == (2, 3, 30, 27)
-    assert ObjectDestruction()(torch.rand(2, 3, 2, 2)).shape == (2, 3, 2, 2)
-
-
-def test_occlusion_covers_the_middle_with_the_mean() -> None:
-    x = torch.rand(2, 3, 8, 8)
-    found = ObjectDestruction("occlusion")(x)
-    torch.testing.assert_close(found[1, 2, 2:6, 2:6], x[1, 2].mean().expand(4, 4))
-    assert torch.equal(found[:, :, 6:], x[:, :, 6:])
-    with pytest.raises(ConfigError, match="destruction='blur' is not known; allowed are patch, pixel, occlusion"):
-        ObjectDestruction("blur")

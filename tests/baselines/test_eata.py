@@ -7,10 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from spear_hf.baselines import METHODS
+from spear_hf.baselines.adapted_parameters import norm_affine
 from spear_hf.baselines.eata import Anchored, FilteredEntropy, fisher_information
-from spear_hf.baselines.in_place import norm_affine
-from spear_hf.baselines.learned import ParameterSet
-from spear_hf.baselines.published import nearest
+from spear_hf.baselines.parameter_set import ParameterSet
 from spear_hf.errors import ConfigError, InputError
 from tests.builders import batch_of, logits_of_probabilities
 
@@ -59,11 +58,6 @@ def test_nothing_chosen_is_no_step_and_leaves_the_average() -> None:
     torch.testing.assert_close(objective.mean, torch.tensor(SURE))
 
 
-@pytest.mark.parametrize(("classes", "margin"), [(2, 0.4), (10, 0.4), (31, 0.4), (32, 0.1), (100, 0.1), (1000, 0.05)])
-def test_the_margin_is_that_of_the_nearest_benchmark(classes: int, margin: float) -> None:
-    assert nearest(classes, {10: 0.4, 100: 0.1, 1000: 0.05}) == margin
-
-
 def test_the_anchor_is_the_fisher_weighted_distance_from_the_source() -> None:
     learned = ParameterSet([nn.Parameter(torch.tensor([1.0, 2.0]))])
     learned.put([torch.tensor([1.5, 3.0])])
@@ -77,20 +71,19 @@ def test_the_anchor_is_the_fisher_weighted_distance_from_the_source() -> None:
 
 
 def test_fisher_information_is_the_mean_squared_gradient_of_batches(net: nn.Module, images: Tensor) -> None:
-    where = norm_affine(net)
+    adapted = norm_affine(net)
     squares = []
     for x in images.split(8):
-        logits = where.forward(x)
+        logits = adapted.forward(x)
         loss = nn.functional.cross_entropy(logits, logits.argmax(1))
-        squares.append([g.square() for g in torch.autograd.grad(loss, where.learned.parameters)])
+        squares.append([g.square() for g in torch.autograd.grad(loss, adapted.learned.parameters)])
     expected = [(a + b) / 2 for a, b in zip(*squares, strict=True)]
     with torch.no_grad():
-        found = fisher_information(where, images.split(8))
+        found = fisher_information(adapted, images.split(8))
     torch.testing.assert_close(found, expected)
 
 
 def test_eata_without_source_images_names_the_way_out(net: nn.Module) -> None:
-    assert (METHODS["eata"].needs_source, METHODS["eta"].needs_source) == (True, False)  # pyright: ignore
     with pytest.raises(ConfigError, match=r'none were given; pass source_images= .* or use METHODS\["eta"\]'):
         METHODS["eata"](net)
     with pytest.raises(ConfigError, match="holds no image"):

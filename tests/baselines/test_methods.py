@@ -1,4 +1,4 @@
-"""The promises of TTAMethod, for every row of METHODS: a new method is tested by being there."""
+"""The promises of TTAMethod, for every row of METHODS, SPeaR included: a new method is tested by being there."""
 
 import copy
 import inspect
@@ -10,44 +10,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spear_hf.baselines import METHODS
-from spear_hf.baselines.learned import ParameterSet
-from spear_hf.baselines.objective import Batch
+from spear_hf.baselines import METHODS, MethodFactory
+from spear_hf.baselines.losses import Batch
+from spear_hf.baselines.parameter_set import ParameterSet
 from spear_hf.baselines.roid import PriorCorrection
 from spear_hf.config import SpearConfig
-from spear_hf.errors import ConfigError, InputError, LaunchError
+from spear_hf.errors import ConfigError, InputError, LaunchError, SpearError
 from spear_hf.evaluation.checkpoint import Checkpoints
 from spear_hf.learning.method import TTAMethod
+from spear_hf.learning.record import StepRecord
 from spear_hf.utils.distributed import ProcessGroup
+from tests.builders import LEARNERS, TwoStages, made
 
-NORMALIZED = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
-SOURCE_IMAGES = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(3))
-OPEN = {"threshold": 1.0, "margin": 1.0}  # a random network is too unsure for the published thresholds
-
-FIXED: dict[str, dict[str, Any]] = {
-    "eta": OPEN,
-    "eata": OPEN | {"source_images": SOURCE_IMAGES},
-    "sar": {"threshold": 1.0},
-    "deyo": {"threshold": 1.0, "margin": -1.0},
-    "roid": NORMALIZED,
-    "cmf": NORMALIZED,
-    "cotta": NORMALIZED | {"views": 2, "confidence": 0.0},
-    "rotta": NORMALIZED | {"capacity": 8, "every": 8},
-}
-"""What a method needs to be made, and to learn, on a small random network."""
-
-PLACES: dict[str, dict[str, Any]] = {
-    "norm": {},
-    "rsp": {"where": "rsp", "config": SpearConfig(boundaries="all")},
-    "buffer": {"where": "buffer"},
-}
-RATES: dict[str, Any] = {"learning_rate": 0.01}
-LEARNERS = [name for name in METHODS if name not in ("source", "bn_adapt")]
-
-
-def made(name: str, net: nn.Module, **options: Any) -> Any:
-    rates = RATES if name in LEARNERS else {}
-    return METHODS[name](net, **(FIXED.get(name, {}) | rates | options))
+RIVALS = [name for name in LEARNERS if name != "spear"]
 
 
 def batch_norms_on_batch(net: nn.Module) -> Callable[[Tensor], Tensor]:
@@ -59,16 +34,17 @@ def batch_norms_on_batch(net: nn.Module) -> Callable[[Tensor], Tensor]:
     return own
 
 
-def half_mixed(net: nn.Module) -> Callable[[Tensor], Tensor]:
-    return METHODS["bn_adapt"](copy.deepcopy(net)).step
+def mixed(net: nn.Module, alpha: float = 0.5) -> Callable[[Tensor], Tensor]:
+    return METHODS["bn_adapt"](copy.deepcopy(net), alpha=alpha).step
 
 
 UNADAPTED: dict[str, Callable[[nn.Module], Callable[[Tensor], Tensor]]] = {
     "source": lambda net: copy.deepcopy(net).eval(),
-    "bn_adapt": half_mixed,
+    "bn_adapt": mixed,
+    "spear": lambda net: mixed(net, SpearConfig().alpha),
     "rotta": lambda net: copy.deepcopy(net).eval(),
 }
-"""What a method answers before it has learned anything; under batch statistics where nothing is said."""
+"""What a method answers before it has learned anything; under batch statistics if it has no row."""
 
 
 def corrected(logits: Tensor) -> Tensor:
@@ -76,7 +52,7 @@ def corrected(logits: Tensor) -> Tensor:
 
 
 ANSWERS: dict[str, Callable[[Tensor], Tensor]] = {"roid": corrected, "cmf": corrected}
-"""What becomes of the logits before they are answered, where something does."""
+"""What a method makes of these logits, if it answers otherwise."""
 
 
 def state_of(net: nn.Module) -> dict[str, Tensor]:
@@ -89,6 +65,11 @@ def flags_of(net: nn.Module) -> list[Any]:
 
 def hooks_of(net: nn.Module) -> int:
     return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in net.modules())
+
+
+def learned_in(state: dict[str, Any]) -> list[Tensor]:
+    """The learned values in the state of a rival or of SPeaR; empty for a method that learns nothing."""
+    return state.get("learned", list(state.get("rsp", {}).values()))
 
 
 def assert_same(found: Any, expected: Any) -> None:
@@ -106,11 +87,32 @@ def assert_same(found: Any, expected: Any) -> None:
         assert found == expected
 
 
+@pytest.fixture(scope="module")
+def drawn() -> nn.Module:
+    torch.manual_seed(0)
+    model = TwoStages()
+    for _ in range(3):
+        model(torch.randn(8, 3, 16, 16) * 2 + 1)
+    return model.eval()
+
+
+@pytest.fixture
+def net(drawn: nn.Module) -> nn.Module:
+    """A small network whose running statistics are not the initial ones."""
+    return copy.deepcopy(drawn)
+
+
 @pytest.fixture
 def stream() -> list[Tensor]:
-    """Five batches of 16, the last one short."""
+    """Four batches of 8 small images, the last one short."""
     g = torch.Generator().manual_seed(2)
-    return [torch.randn(n, 3, 32, 32, generator=g) * 1.5 - 0.5 for n in (16, 16, 16, 16, 5)]
+    return [torch.randn(n, 3, 16, 16, generator=g) * 1.5 - 0.5 for n in (8, 8, 8, 3)]
+
+
+@pytest.fixture
+def images(stream: list[Tensor]) -> Tensor:
+    """The first of them."""
+    return stream[0]
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -118,7 +120,6 @@ def test_a_method_has_the_verbs_and_sees_no_labels(name: str, net: nn.Module) ->
     method = made(name, net)
     assert isinstance(method, TTAMethod)
     assert list(inspect.signature(method.step).parameters) == ["x"]
-    assert isinstance(METHODS[name].needs_source, bool)  # pyright: ignore[reportFunctionMemberAccess]
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -214,10 +215,10 @@ def test_a_run_goes_on_from_a_file_with_the_same_bits(
         method.step(x)
     folder.save(2, {"method": method})
     expected = [method.step(x) for x in stream[2:]], method.state_dict()
-    other.step(stream[4])
+    other.step(stream[3])
     assert folder.resume(ProcessGroup(), {"method": other}) == 2
     assert_same([other.step(x) for x in stream[2:]], expected[0])
-    assert_same(other.state_dict()["learned"] if name in LEARNERS else [], expected[1].get("learned", []))
+    assert_same(learned_in(other.state_dict()), learned_in(expected[1]))
     other.reset()
     method.reset()
     assert_same(other.step(stream[0]), method.step(stream[0]))
@@ -229,7 +230,7 @@ def test_a_state_of_another_configuration_is_refused(name: str, net: nn.Module, 
     other.step(images)
     method = made(name, net)
     before = method.state_dict()
-    with pytest.raises(ConfigError, match=r"another configuration .*'learning_rate': 0\.02.*, here .*0\.01"):
+    with pytest.raises(ConfigError, match=r"another configuration .*learning_rate'?: 0\.02.*, here .*0\.01"):
         method.load_state_dict(other.state_dict())
     assert_same(method.state_dict(), before)
 
@@ -239,8 +240,8 @@ def test_a_state_that_is_not_finite_is_refused(name: str, net: nn.Module, images
     method = made(name, net)
     method.step(images)
     before, state = method.state_dict(), method.state_dict()
-    state["learned"][0][...] = float("nan")
-    with pytest.raises(ConfigError, match="not finite; resume from an earlier one"):
+    learned_in(state)[0][...] = float("nan")
+    with pytest.raises(SpearError, match="not finite; resume from an earlier one"):
         method.load_state_dict(state)
     assert_same(method.state_dict(), before)
 
@@ -278,7 +279,7 @@ def test_logits_that_are_not_finite_teach_nothing(name: str, net: nn.Module, ima
     assert not method.last.adapted
 
 
-@pytest.mark.parametrize("name", LEARNERS)
+@pytest.mark.parametrize("name", RIVALS)
 def test_several_processes_are_refused(name: str, net: nn.Module) -> None:
     class Two:
         num_processes, process_index, device, distributed_type = 2, 0, torch.device("cpu"), "MULTI_CPU"
@@ -295,8 +296,10 @@ def test_the_record_says_what_happened(name: str, net: nn.Module, stream: list[T
     assert method.last is None
     for x in stream:
         method.step(x)
-    assert (method.last.step, method.last.batch_size) == (4, 5)
+    assert isinstance(method.last, StepRecord)
+    assert (method.last.step, method.last.batch_size) == (3, 3)
     assert method.last.adapted is (method.last.skipped is None)
+    assert 0 <= method.last.entropy <= 1
 
 
 def test_source_answers_as_the_model(net: nn.Module, images: Tensor) -> None:
@@ -309,3 +312,25 @@ def test_bn_adapt_without_alpha_is_the_source(net: nn.Module, images: Tensor) ->
     assert torch.equal(METHODS["bn_adapt"](net, alpha=0.0).step(images), expected)
     with pytest.raises(ConfigError, match="alpha=2"):
         METHODS["bn_adapt"](net, alpha=2)
+
+
+# --- rows ------------------------------------------------------------------------------------------------------------
+
+
+def test_spear_takes_fields_of_its_configuration(net: nn.Module) -> None:
+    tta: Any = METHODS["spear"](net, tau=0.1, boundaries=(0,))
+    assert tta.config == SpearConfig(tau=0.1, boundaries=(0,))
+    with pytest.raises(ConfigError, match="did you mean tau"):
+        METHODS["spear"](net, taus=0.1)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_row_names_hyper_parameters_that_its_method_takes(name: str) -> None:
+    row: Any = METHODS[name]
+    assert isinstance(row, MethodFactory)
+    assert set(row.hyperparameters({})) == set(row.names)
+    inspect.signature(row.make).bind(nn.Identity(), **dict.fromkeys({*row.names, *row.resources}))
+
+
+def test_only_eata_needs_images_of_the_source() -> None:
+    assert [name for name, row in METHODS.items() if isinstance(row, MethodFactory) and row.needs_source] == ["eata"]

@@ -9,21 +9,16 @@ from torch import Tensor, nn
 
 from spear_hf import SpearConfig
 from spear_hf.baselines import METHODS
-from spear_hf.baselines.augment import Augmentation
-from spear_hf.baselines.cmf import KalmanFilter
-from spear_hf.baselines.learned import ParameterSet
-from spear_hf.baselines.pixels import Pixels
+from spear_hf.baselines.augmentation import Augmentation
 from spear_hf.baselines.roid import CertainDiverse, PriorCorrection, WeightEnsemble, scaled, soft_likelihood_ratio
 from spear_hf.errors import ConfigError
-from tests.builders import batch_of, logits_of_probabilities
+from tests.builders import NORMALIZATION, NORMALIZED, batch_of, logits_of_probabilities
 
-HALF: dict[str, Any] = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
-IMAGES = Pixels(**HALF)
 P = [[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4]]
 
 
 def objective() -> CertainDiverse:
-    return CertainDiverse(Augmentation(IMAGES, blur=False))
+    return CertainDiverse(Augmentation(NORMALIZATION, blur=False))
 
 
 def h(p: list[float]) -> float:
@@ -61,7 +56,7 @@ def test_the_likelihood_ratio_is_bounded() -> None:
     torch.testing.assert_close(found, torch.tensor([expected, sure]), rtol=1e-4, atol=1e-4)
 
 
-def test_the_loss_sums_over_what_is_kept_and_divides_by_a_whole_batch() -> None:
+def test_the_loss_sums_over_what_is_kept_and_divides_by_the_nominal_batch_size() -> None:
     logits, views = logits_of_probabilities(P), logits_of_probabilities([[0.6, 0.2, 0.2], [0.2, 0.6, 0.2]])
     seen: list[Tensor] = []
 
@@ -69,7 +64,7 @@ def test_the_loss_sums_over_what_is_kept_and_divides_by_a_whole_batch() -> None:
         seen.append(x)
         return views
 
-    loss = objective()(batch_of(logits, forward=forward, whole=8))
+    loss = objective()(batch_of(logits, forward=forward, nominal_batch_size=8))
     weights = objective().weights(logits)[:2]
     p, q = logits[:2].softmax(1), views.softmax(1)
     symmetric = -0.5 * (q * p.log()).sum(1) - 0.5 * (p * q.log()).sum(1)
@@ -95,7 +90,7 @@ def test_the_prior_corrects_predictions() -> None:
 def test_a_step_is_followed_by_a_hundredth_of_the_way_back(net: nn.Module, images: Tensor) -> None:
     ends = []
     for ensemble in (1.0, 0.99):
-        roid: Any = METHODS["roid"](net, ensemble=ensemble, learning_rate=0.01, **HALF)
+        roid: Any = METHODS["roid"](net, ensemble=ensemble, learning_rate=0.01, **NORMALIZED)
         roid.step(images)
         ends.append([p.detach() - s for p, s in zip(roid.parameters(), roid.learned.start, strict=True)])
         ends[-1] = [e.clone() for e in ends[-1]]
@@ -106,55 +101,8 @@ def test_a_step_is_followed_by_a_hundredth_of_the_way_back(net: nn.Module, image
 
 def test_roids_objective_on_rsps_is_a_configuration(net: nn.Module, images: Tensor) -> None:
     before = {k: v.clone() for k, v in net.state_dict().items()}
-    roid: Any = METHODS["roid"](net, where="rsp", config=SpearConfig(boundaries="all"), **HALF)
+    roid: Any = METHODS["roid"](net, where="rsp", config=SpearConfig(boundaries="all"), **NORMALIZED)
     first = roid.step(images)
     assert not torch.equal(roid.step(images), first)
     torch.testing.assert_close(dict(net.state_dict()), before, rtol=0, atol=0)
     assert sum(p.numel() for p in roid.parameters()) == 112
-
-
-def test_a_model_that_carries_no_normalisation_needs_it_said(net: nn.Module) -> None:
-    with pytest.raises(ConfigError, match=r"TinyNet has no preprocessing .* pass mean= and std= for each channel"):
-        METHODS["roid"](net)
-    with pytest.raises(ConfigError, match=r"std=\(0\.0,\) are not allowed"):
-        Pixels((0.5,), (0.0,))
-
-
-def test_augmented_views_stay_in_range_and_come_from_their_own_seed() -> None:
-    x = IMAGES.normalized(torch.rand(4, 3, 16, 16))
-    first, before = Augmentation(IMAGES)(x), torch.get_rng_state()
-    view = Augmentation(IMAGES)
-    assert torch.equal(view(x), first)
-    assert not torch.equal(view(x), first)
-    view.reset()
-    assert torch.equal(view(x), first)
-    assert torch.equal(torch.get_rng_state(), before)
-    assert first.shape == x.shape
-    assert 0 <= float(IMAGES.pixels(first).min()) < float(IMAGES.pixels(first).max()) <= 1.0001
-
-
-def test_cmf_filters_as_by_hand() -> None:
-    learned = ParameterSet([nn.Parameter(torch.zeros(38_400))])
-    kalman = KalmanFilter(noise=5e-3)
-    variance, hidden, w = 0.0, 0.0, 0.0
-    for _ in range(3):
-        learned.put([learned.parameters[0].detach() + 1])
-        w += 1
-        hidden = 0.99 * hidden
-        variance = 0.99**2 * variance + 0.005
-        kept = 0.995 / (variance + 0.995)
-        variance *= kept
-        hidden = kept * hidden + (1 - kept) * w
-        w = 0.99 * w + 0.01 * hidden
-        kalman.maintain(learned)
-        assert kalman.variance == pytest.approx(variance)
-        assert kalman.hidden is not None
-        torch.testing.assert_close(kalman.hidden[0][0], torch.tensor(hidden))
-        torch.testing.assert_close(learned.parameters[0][0].detach(), torch.tensor(w))
-
-
-@pytest.mark.parametrize(("q", "kept"), [(0.5, 0.89), (1e-5, 1.0), (0.05, 0.95)])
-def test_the_gain_is_bounded(q: float, kept: float) -> None:
-    kalman = KalmanFilter()
-    assert kalman._gain(q) == pytest.approx(kept)
-    assert kalman.variance == pytest.approx(q * kept)

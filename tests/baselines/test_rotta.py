@@ -8,12 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from spear_hf.baselines import METHODS
-from spear_hf.baselines.memory import CategoryMemory
-from spear_hf.baselines.robust import RobustStatistics
-from spear_hf.baselines.rotta import WAITING
+from spear_hf.baselines.rotta import WAITING, CategoryMemory
 from spear_hf.errors import ConfigError
-
-HALF: dict[str, Any] = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
+from tests.builders import NORMALIZED
 
 
 def filled(labels: list[int], uncertainties: list[float], capacity: int, classes: int = 2) -> CategoryMemory:
@@ -68,62 +65,11 @@ def test_old_images_count_less() -> None:
     torch.testing.assert_close(memory.timeliness(torch.device("cpu")), torch.tensor(w))
 
 
-# --- robust statistics -----------------------------------------------------------------------------------------------
-
-
-def norm() -> Any:
-    layer: Any = nn.BatchNorm2d(2)
-    layer.running_mean.copy_(torch.tensor([1.0, -1.0]))
-    layer.running_var.copy_(torch.tensor([4.0, 0.25]))
-    return layer.eval()
-
-
-def test_a_batch_is_normalised_by_the_average_that_it_has_moved() -> None:
-    layer, robust, x = norm(), RobustStatistics(0.05), torch.randn(8, 2, 3, 3) + 5
-    robust.attach(layer)
-    with robust.acting("student", learning=True):
-        found = layer(x)
-    variance, mean = torch.var_mean(x, (0, 2, 3), correction=0)
-    mean, variance = 0.95 * layer.running_mean + 0.05 * mean, 0.95 * layer.running_var + 0.05 * variance
-    expected = (x - mean.view(1, 2, 1, 1)) / (variance.view(1, 2, 1, 1) + layer.eps).sqrt()
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(robust.student, [mean, variance])
-    assert robust.teacher is None
-    with robust.acting("student"):
-        torch.testing.assert_close(layer(x), expected, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(robust.student, [mean, variance])
-
-
-def test_answers_are_the_sources_at_first_and_buffers_stay() -> None:
-    layer, robust, x = norm(), RobustStatistics(), torch.randn(8, 2, 3, 3)
-    expected, before = layer(x), {k: v.clone() for k, v in layer.state_dict().items()}
-    robust.attach(layer)
-    assert torch.equal(layer(x), expected)
-    with robust.acting("teacher", learning=True):
-        layer(x)
-    assert not torch.equal(layer(x), expected)
-    torch.testing.assert_close(dict(layer.state_dict()), before, rtol=0, atol=0)
-    robust.reset()
-    assert torch.equal(layer(x), expected)
-
-
-def test_gradients_flow_through_the_batch_in_the_average() -> None:
-    layer, robust = norm().double(), RobustStatistics(0.5)
-    robust.attach(layer)
-
-    def call(x: Tensor) -> Tensor:
-        robust.reset()
-        with robust.acting("student", learning=True):
-            return layer(x)
-
-    assert torch.autograd.gradcheck(call, torch.randn(3, 2, 2, 2, dtype=torch.double, requires_grad=True))
-
-
 # --- the method ------------------------------------------------------------------------------------------------------
 
 
 def test_it_learns_once_every_so_many_images(net: nn.Module, images: Tensor) -> None:
-    rotta: Any = METHODS["rotta"](net, every=24, **HALF)
+    rotta: Any = METHODS["rotta"](net, every=24, **NORMALIZED)
     outcomes = []
     for _ in range(3):
         rotta.step(images)
@@ -133,7 +79,7 @@ def test_it_learns_once_every_so_many_images(net: nn.Module, images: Tensor) -> 
 
 
 def test_the_teacher_answers_with_its_own_statistics(net: nn.Module, images: Tensor) -> None:
-    rotta: Any = METHODS["rotta"](net, every=16, momentum_teacher=1.0, learning_rate=1.0, **HALF)
+    rotta: Any = METHODS["rotta"](net, every=16, momentum_teacher=1.0, learning_rate=1.0, **NORMALIZED)
     rotta.step(images)
     answer = rotta.step(images)
     rotta.learned.put(rotta.learned.start)  # a teacher that never follows is the source, under statistics that moved
@@ -145,7 +91,7 @@ def test_the_teacher_answers_with_its_own_statistics(net: nn.Module, images: Ten
 
 
 def test_rotta_on_rsps_takes_their_statistics(net: nn.Module, images: Tensor) -> None:
-    rotta: Any = METHODS["rotta"](net, every=8, where="rsp", **HALF)
+    rotta: Any = METHODS["rotta"](net, every=8, where="rsp", **NORMALIZED)
     rotta.step(images)
     assert rotta.last.adapted
     assert rotta.objective.statistics.teacher is None
@@ -153,4 +99,4 @@ def test_rotta_on_rsps_takes_their_statistics(net: nn.Module, images: Tensor) ->
 
 def test_no_room_is_refused(net: nn.Module) -> None:
     with pytest.raises(ConfigError, match="capacity=0, every=64 are not allowed; give at least 1"):
-        METHODS["rotta"](net, capacity=0, **HALF)
+        METHODS["rotta"](net, capacity=0, **NORMALIZED)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from spear_hf.baselines import METHODS
-from spear_hf.baselines.objective import entropy
+from spear_hf.baselines.losses import entropy
 from spear_hf.baselines.sar import RECOVERED, ReliableEntropy, ascend
 from tests.builders import batch_of, logits_of_probabilities
 
@@ -49,7 +49,7 @@ def test_the_step_is_taken_from_here_with_the_gradient_of_there(net: nn.Module, 
     parameters = sar.learned.parameters
 
     def gradient() -> list[Tensor]:
-        return list(torch.autograd.grad(entropy(sar.where.forward(images)).mean(), parameters))
+        return list(torch.autograd.grad(entropy(sar.adapted.forward(images)).mean(), parameters))
 
     first = gradient()
     norm = torch.cat([g.flatten() for g in first]).norm()
@@ -91,10 +91,10 @@ def test_the_last_stage_is_left_alone_and_small_batches_go_slowly(name: str, net
     method: Any = METHODS[name](net)
     learned = {id(p) for p in method.parameters()}
     assert next(n for n, p in net.named_parameters() if ".bn." in n and id(p) not in learned).startswith("layer3.0")
-    assert (method.rule.optimizer, method.rule.learning_rate) == ("sgd", 2.5e-4)
+    assert (method.optimizer_config.optimizer, method.optimizer_config.learning_rate) == ("sgd", 2.5e-4)
     method = METHODS[name](method.unload(), skip=(), threshold=1.0, **({"margin": -1.0} if name == "deyo" else {}))
     assert len(list(method.parameters())) == 14
     method.step(images)
     assert method.optimizer.param_groups[0]["lr"] == pytest.approx(1.25e-4)
     norms = nn.Sequential(nn.Flatten(), nn.LayerNorm(12), nn.Linear(12, 3))
-    assert METHODS[name](norms, skip=()).rule.learning_rate == 1e-3
+    assert METHODS[name](norms, skip=()).optimizer_config.learning_rate == 1e-3

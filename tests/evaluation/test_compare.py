@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from spear_hf import SpearConfig
-from spear_hf.baselines import METHODS, Source
+from spear_hf.baselines import METHODS, MethodFactory, Source
 from spear_hf.errors import CheckpointError, ConfigError, DataError
 from spear_hf.evaluation.compare import compare
 from spear_hf.evaluation.comparison import Comparison
 from spear_hf.evaluation.method_spec import MethodSpec, method_specs, published_settings
+from spear_hf.learning.record import UNRELIABLE
 from tests.builders import TinyStream
 
 SPEAR = {"tau": 0.0, "boundaries": "all"}
@@ -58,6 +59,15 @@ def test_a_cell_does_not_depend_on_what_ran_before_it(net: nn.Module, finished: 
     assert first is not None
     assert second is not None
     assert first.rows == second.rows
+
+
+def test_steps_of_rivals_are_counted_and_their_refusals_named(net: nn.Module) -> None:
+    found = compare(net, Stream, method_specs("tent,eta"), batch_sizes=(8,), progress=False)
+    tent, eta = found.report("tent", 8), found.report("eta", 8)
+    assert tent is not None
+    assert tent.adaptation == {"tent": {"adapted": 2}}
+    assert eta is not None
+    assert eta.adaptation == {"eta": {UNRELIABLE: 2}}  # a random network is too unsure
 
 
 def test_finished_cells_are_not_run_again(
@@ -142,7 +152,7 @@ def test_several_labels_may_be_of_one_method() -> None:
     found = method_specs("source, alpha 1", {"alpha 1": {"method": "spear", "alpha": 1.0}})
     assert found == {"source": MethodSpec("source"), "alpha 1": MethodSpec("spear", {"alpha": 1.0})}
     everything = method_specs("all", {"alpha 1": {"method": "spear"}})
-    assert list(everything) == [*METHODS, "spear", "alpha 1"]
+    assert list(everything) == [*METHODS, "alpha 1"]
 
 
 def test_variants_of_spear_are_known_by_name() -> None:
@@ -168,13 +178,13 @@ def test_words_that_are_not_known_are_refused(net: nn.Module) -> None:
         MethodSpec("spear", {"taus": 1}).build(net)
 
 
-def test_a_method_gets_what_its_signature_names(net: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_gets_the_resources_that_its_row_declares(net: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     class Wanting(Source):
         def __init__(self, model: nn.Module, source_images: Any = None) -> None:
             super().__init__(model)
             self.given = source_images
 
-    monkeypatch.setitem(METHODS, "wanting", Wanting)
+    monkeypatch.setitem(METHODS, "wanting", MethodFactory(Wanting, ("source_images",)))
     resources = {"source_images": torch.ones(2, 3), "accelerator": None}
     method: Any = MethodSpec("wanting").build(net, resources)
     assert method.given is resources["source_images"]

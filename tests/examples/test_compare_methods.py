@@ -25,7 +25,7 @@ def test_every_method_is_compared_and_a_second_run_takes_up_what_is_there(tmp_pa
     first = compare_methods(tmp_path, "--limit", "16", "--published", "cifar10")
     assert first.returncode == 0, first.stderr
     cells = json.loads((tmp_path / "comparison.json").read_text())["cells"]
-    assert [cell["label"] for cell in cells] == [*METHODS, "spear"]
+    assert [cell["label"] for cell in cells] == [*METHODS]
     assert all(row["n"] == 16 for cell in cells for row in cell["report"]["rows"])
     assert (tmp_path / "figure.png").stat().st_size > 1000
     second = compare_methods(tmp_path, "--limit", "16", "--published", "cifar10")

@@ -27,8 +27,7 @@ from spear_hf.evaluation.checkpoint import Checkpoints
 from spear_hf.learning.record import StepRecord
 from spear_hf.steering.model import SpearModel
 from spear_hf.utils.distributed import ProcessGroup
-from tests.baselines.test_methods import made
-from tests.builders import TinyNet
+from tests.builders import TinyNet, made
 from tests.conftest import ROOT
 from tests.guard import guard_processes
 

@@ -1,40 +1,39 @@
-"""Rule: which optimizer steps, and how far for a batch of which size."""
+"""The optimizer of a rival, and its learning rate for a batch of a given size."""
 
 import math
 from dataclasses import dataclass
-from typing import TypedDict
 
 import torch
 from torch import nn
 
-from spear_hf.baselines.part import Part
+from spear_hf.baselines.component import Component
 from spear_hf.errors import ConfigError
 from spear_hf.steering.mixing import batch_norms
 
 OPTIMIZERS = ("adam", "sgd")
 
 
-class OptimizerOptions(TypedDict, total=False):
-    """The fields of a Rule that a user may choose; None is the method's own."""
-
-    optimizer: str | None
-    learning_rate: float | None
-    momentum: float | None
-    nesterov: bool | None
-    scale_lr: bool | None
-
-
 @dataclass
-class OptimizerConfig(Part):
+class OptimizerConfig(Component):
     """An optimizer without weight decay.
 
     Args:
         optimizer: "adam" or "sgd".
         learning_rate: at least 0.
         momentum: of SGD; in [0, 1).
-        nesterov: whether SGD looks ahead.
-        scale_lr: whether the learning rate shrinks with the batch, as SAR and DeYO were published; see `rate`.
+        nesterov: whether SGD uses Nesterov momentum.
+        scale_lr: whether the learning rate shrinks with the batch, as published for SAR and DeYO; see `rate`.
         betas: of Adam.
+
+    Raises:
+        ConfigError: a value that is not allowed.
+
+    >>> import torch
+    >>> from spear_hf.baselines.optimizer_config import OptimizerConfig
+    >>> config = OptimizerConfig("sgd", learning_rate=0.1, scale_lr=True)
+    >>> optimizer = config.make([torch.nn.Parameter(torch.zeros(2))])
+    >>> config.rate(batch_size=16, has_batch_norms=True)
+    0.05
     """
 
     optimizer: str = "adam"
@@ -62,8 +61,8 @@ class OptimizerConfig(Part):
     def rate(self, batch_size: int, has_batch_norms: bool) -> float:
         """The learning rate for batches of this size.
 
-        With `scale_lr` it is in proportion to the batch size, and twice that for single images: with batch norms below
-        32 images, from where on it is `learning_rate`; without them everywhere, `learning_rate` being that of 64.
+        With `scale_lr` it is proportional to the batch size. For networks with batch norms `learning_rate` is the rate
+        from 32 images on; for networks without it is the rate of 64 images. A batch of one image gets twice its share.
         """
         if not self.scale_lr:
             return self.learning_rate
@@ -72,5 +71,11 @@ class OptimizerConfig(Part):
 
 
 def scaled_optimizer_config(model: nn.Module) -> OptimizerConfig:
-    """SGD as SAR and DeYO were published: in proportion to the batch, and faster for networks without batch norms."""
+    """SGD as published for SAR and DeYO: proportional to the batch size; faster for networks without batch norms.
+
+    >>> import torch
+    >>> from spear_hf.baselines.optimizer_config import scaled_optimizer_config
+    >>> scaled_optimizer_config(torch.nn.LayerNorm(4)).learning_rate
+    0.001
+    """
     return OptimizerConfig("sgd", 2.5e-4 if any(True for _ in batch_norms(model)) else 1e-3, scale_lr=True)

@@ -1,15 +1,13 @@
-"""How far a step goes: the optimizers, the scaling with the batch, and when no step is taken."""
-
-import inspect
+"""The optimizers, and how the learning rate goes with the batch."""
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from spear_hf.baselines import METHODS
-from spear_hf.baselines.descent import descend
-from spear_hf.baselines.rule import OptimizerConfig
+from spear_hf.baselines.optimizer_config import OptimizerConfig
 from spear_hf.errors import ConfigError
+from spear_hf.learning.optimize import descend
 
 
 @pytest.mark.parametrize(
@@ -52,36 +50,3 @@ def test_sgd_steps_with_momentum() -> None:
     for _ in range(2):
         assert descend((2 * w).sum(), optimizer) is None
     assert w.item() == pytest.approx(1.0 - 0.1 * 2 - 0.1 * (0.9 * 2 + 2))
-
-
-def test_no_step_down_what_is_not_finite() -> None:
-    w, unused = nn.Parameter(torch.tensor([0.0])), nn.Parameter(torch.tensor([5.0]))
-    optimizer = OptimizerConfig("adam", 0.1).make([w, unused])
-    assert descend(w.sum() * float("nan"), optimizer) == "the loss is not finite"
-    assert descend(w.abs().sqrt().sum(), optimizer) == "the gradient is not finite"
-    assert (w.item(), unused.item(), w.grad, optimizer.state) == (0.0, 5.0, None, {})
-    assert descend(w.sum(), optimizer) is None
-    assert unused.item() == 5.0
-
-
-def test_tent_is_one_adam_step_down_the_mean_entropy(net: nn.Module, images: Tensor) -> None:
-    tent = METHODS["tent"](net, learning_rate=0.01)
-    p = tent.where.forward(images).softmax(1)
-    loss = -(p * p.log()).sum(1).mean()
-    gradients = torch.autograd.grad(loss, list(tent.parameters()))
-    expected = [w.detach() - 0.01 * g / (g.abs() + 1e-8) for w, g in zip(tent.parameters(), gradients, strict=True)]
-    tent.step(images)
-    assert tent.last.loss == pytest.approx(float(loss.detach()))
-    torch.testing.assert_close([w.detach() for w in tent.parameters()], expected, rtol=1e-4, atol=1e-6)
-
-
-def test_a_misspelled_option_is_refused_with_its_neighbour(net: nn.Module) -> None:
-    with pytest.raises(ConfigError, match="no option 'learing_rate'; did you mean learning_rate"):
-        METHODS["tent"](net, learing_rate=0.1)
-
-
-def test_the_signature_names_every_option_and_none_is_the_methods_own(net: nn.Module) -> None:
-    names = list(inspect.signature(METHODS["tent"]).parameters)
-    assert names[0] == "model"
-    assert {"where", "config", "learning_rate", "scale_lr", "accelerator"} <= set(names)
-    assert METHODS["tent"](net, **dict.fromkeys(names[1:])).rule == OptimizerConfig("adam", 1e-3)

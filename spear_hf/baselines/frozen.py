@@ -1,0 +1,120 @@
+"""The methods that learn nothing: the source as it is, and the source with mixed batch statistics."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spear_hf.baselines.norms import ModelFlags
+from spear_hf.errors import ConfigError
+from spear_hf.steering.fusion import FusedMixing, call_fused
+from spear_hf.steering.mixing import AlphaMixing, batch_norms
+from spear_hf.utils.batch import logits_of, validate_batch
+from spear_hf.utils.distributed import BatchShard, ProcessGroup
+
+
+class Source:
+    """The pretrained model as it is; it never learns. It is put into evaluation mode; `unload` restores its flags.
+
+    Args:
+        model: the base.
+        accelerator: under several processes each answers its slice of the global batch, which may be empty.
+
+    >>> import timm, torch
+    >>> from spear_hf.baselines import Source
+    >>> Source(timm.create_model("test_resnet")).step(torch.zeros(2, 3, 64, 64)).shape
+    torch.Size([2, 1000])
+    """
+
+    def __init__(self, model: nn.Module, *, accelerator: Any = None) -> None:
+        self.model = model
+        self.processes = ProcessGroup(accelerator)
+        self._flags = ModelFlags(model)
+        model.eval()
+
+    @torch.no_grad()
+    def step(self, x: Tensor) -> Tensor:
+        """The source's logits (B, K)."""
+        x, shard = validate_batch(x, self.processes)
+        return self.answer(x, shard)[: shard.local]
+
+    def answer(self, x: Tensor, shard: BatchShard) -> Tensor:
+        """The logits of x; x is one black image on a process without images."""
+        self.model.eval()  # train() may have been called since: no dropout, and no running statistics written
+        return logits_of(self.model(x))
+
+    def reset(self) -> None:
+        """Nothing to forget."""
+
+    def unload(self) -> nn.Module:
+        """The base, with its training flags as they came in."""
+        self._flags.restore()
+        return self.model
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """None."""
+        return iter(())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Empty."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to load."""
+
+
+class BnAdapt(Source):
+    """BN-adapt: statistics (1 - alpha) source + alpha batch in every BatchNorm, Eq. 10 (Schneider et al. 2020).
+
+    No buffer is written. A network without running statistics answers as the source.
+
+    Args:
+        model: the base; hooks are registered on its BatchNorm layers until `unload`.
+        alpha: in [0, 1].
+        accelerator: under several processes the statistics are those of the global batch.
+
+    Raises:
+        ConfigError: an alpha outside [0, 1].
+
+    >>> import timm, torch
+    >>> from spear_hf.baselines import BnAdapt
+    >>> BnAdapt(timm.create_model("test_resnet"), alpha=0.5).step(torch.randn(2, 3, 64, 64)).shape
+    torch.Size([2, 1000])
+    """
+
+    shard: BatchShard | None = None
+    fusion: FusedMixing | None = None
+
+    def __init__(self, model: nn.Module, alpha: float = 0.5, *, accelerator: Any = None) -> None:
+        if not 0 <= alpha <= 1:
+            raise ConfigError(f"alpha={alpha!r} is not allowed; it is in [0, 1]; the paper's value is 0.5")
+        super().__init__(model, accelerator=accelerator)
+        self.alpha = alpha
+        self._handles = [m.register_forward_pre_hook(AlphaMixing(self)) for _, m in batch_norms(model)]
+
+    def answer(self, x: Tensor, shard: BatchShard) -> Tensor:
+        """The logits of x under the statistics of the global batch."""
+        self.shard = shard
+        return call_fused(self, super().answer, x, shard)
+
+    def mixing_alpha(self) -> float:
+        """alpha of Eq. 10."""
+        return self.alpha
+
+    def unload(self) -> nn.Module:
+        """The base without the hooks."""
+        for handle in self._handles:
+            handle.remove()
+        return super().unload()
+
+    def state_dict(self) -> dict[str, Any]:
+        """alpha, which a resumed run must have too."""
+        return {"alpha": self.alpha}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raise ConfigError if the run had another alpha."""
+        if state["alpha"] != self.alpha:
+            raise ConfigError(
+                f"this state is of another configuration (alpha: {state['alpha']}, here {self.alpha}); use that"
+            )
