@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--preset", default="cifar")
     parser.add_argument("--corruptions", nargs="+", default=NAMES)
     parser.add_argument("--batches", type=int, default=10)
-    parser.add_argument("--batch_size", type=int, default=64)
+    parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--margin", type=float, default=MARGIN)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", default="runs/bank.json")

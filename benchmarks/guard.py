@@ -1,7 +1,7 @@
 """What a guard costs and saves on streams that are hard to adapt to: SPeaR alone and guarded, against the source.
 
     python benchmarks/guard.py --output runs/guard.json                                # every stream but the long one
-    python benchmarks/guard.py --streams continual --steps 20000 --batch_size 4 --output runs/guard_long.json
+    python benchmarks/guard.py --streams continual --steps 20000 --batch-size 4 --output runs/guard_long.json
 
 Both answer the same batches in turn, so that their times are of one run. Noise images have no label and are not
 counted; a stream on which SPeaR stops with an error says so. With --data and --seed other images than the reported ones
@@ -182,7 +182,7 @@ def main() -> None:
     parser.add_argument("--data", default="examples/fashion_mnist/test.parquet")
     parser.add_argument("--streams", nargs="+", default=list(STREAMS))
     parser.add_argument("--steps", type=int, default=20_000, help="at most so many of each stream")
-    parser.add_argument("--batch_size", type=int, default=16)
+    parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--limit", type=int, default=1024, help="images of each domain")
     parser.add_argument("--config", default="{}", help="JSON: SpearConfig fields")
     parser.add_argument("--policy", default="{}", help="JSON: GuardPolicy fields")

@@ -1,4 +1,4 @@
-"""Watch SPeaR learn, in a browser: choose a corruption and a severity, and see every answer before and after.
+"""Watch SPeaR learn in a browser: choose a corruption and a severity, and see each prediction before and after.
 
     python examples/demo.py                                          # the embedded model and images, offline
     python examples/demo.py --model examples/fashion_mnist/vit --tau 0.1
@@ -10,22 +10,22 @@ Then open the address that it prints. The page is served on this machine alone.
 import base64
 import copy
 import json
-import sys
-from dataclasses import dataclass, field
 from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
+from embedded import IMAGES, MODEL, DatasetOption, ModelOption
 from PIL import Image
 from torch import Tensor
-from transformers import HfArgumentParser
 
 from spear_hf import Spear, SpearConfig, SpearError, get_spear_model, load_base_model, load_processor, load_stream
 from spear_hf.baselines import Source
+from spear_hf.cli import ImageOptions, expanded, script
 from spear_hf.data.corruptions import CORRUPTIONS
 from spear_hf.data.processor import load_class_names
 from spear_hf.evaluation.metrics import answers_of
@@ -34,28 +34,16 @@ HERE = Path(__file__).parent
 SHOWN, TOP = 8, 5
 
 
-def about(text: str, default: Any) -> Any:
-    return field(default=default, metadata={"help": text})
-
-
-@dataclass
-class DemoArguments:
-    """What to watch."""
-
-    model: str = about("A model folder, a Hub id or a timm name.", str(HERE / "fashion_mnist" / "resnet"))
-    dataset: str = about("A parquet or folder path, or a Hub id.", str(HERE / "fashion_mnist" / "test.parquet"))
-    preset: str = about('Constants for the image size: "imagenet", "cifar" or "tiny".', "cifar")
-    batch_size: int = about("Images in a batch.", 32)
-    seed: int = about("Of the order and of the corruptions.", 0)
-    port: int = about("Where the page is; 0 takes a free one.", 7860)
+SMALL_BATCHES = ImageOptions(preset="cifar", batch_size=32)
 
 
 class Demo:
-    """The source and SPeaR on the same batches, which differ from step to step."""
+    """The source model and SPeaR on the same batches; every step takes the next batch."""
 
-    def __init__(self, config: SpearConfig, run: DemoArguments) -> None:
-        base = load_base_model(run.model)
-        self.run, self.processor = run, load_processor(base)
+    def __init__(self, model: str, dataset: str, images: ImageOptions, config: SpearConfig) -> None:
+        base = load_base_model(model)
+        self.model_name, self.dataset, self.images = Path(model).name, dataset, images
+        self.processor = load_processor(base)
         self.class_names = load_class_names(base)
         self.source = Source(copy.deepcopy(base))
         self.learner = Spear(get_spear_model(base, config))
@@ -63,31 +51,31 @@ class Demo:
         self.count()
 
     def count(self) -> dict[str, Any]:
-        """Begin to count errors anew."""
+        """Set the error counts to zero."""
         self.total, self.wrong = 0, {"before": 0, "after": 0}
         return {}
 
     def choices(self) -> dict[str, Any]:
-        """What the page offers, and what it says of the model."""
-        status = f"{Path(self.run.model).name}, {sum(p.numel() for p in self.learner.parameters())} numbers are learned"
+        """The corruptions to choose from, and what the page says about the model."""
+        status = f"{self.model_name}, {sum(p.numel() for p in self.learner.parameters())} numbers are learned"
         return {"corruptions": ["clean", *CORRUPTIONS], "tau": self.learner.config.tau, "status": status}
 
     @lru_cache(maxsize=8)  # noqa: B019  one demo lives as long as its process
     def stream(self, corruption: str, severity: float) -> Any:
         """All images under one corruption, as uint8."""
-        run = self.run
+        images = self.images
         return load_stream(
-            run.dataset,
+            self.dataset,
             corruptions=corruption,
             severity=severity,
-            preset=run.preset,
-            batch_size=run.batch_size,
-            seed=run.seed,
+            preset=images.preset,
+            batch_size=images.batch_size,
+            seed=images.seed,
             class_names=self.class_names,
         )
 
     def step(self, corruption: str, severity: float) -> dict[str, Any]:
-        """The next batch under a corruption: both answers to it, and what was learned from it."""
+        """The next batch under a corruption: both predictions for it, and the record of the learning step."""
         stream = self.stream(corruption, severity)
         batch = stream.batch(self.position % len(stream))
         self.position += 1
@@ -107,7 +95,7 @@ class Demo:
         return {"record": self.learner.last.to_dict(), "errors": errors, "total": self.total, "images": shown}
 
     def forget(self) -> dict[str, Any]:
-        """Back to the identity."""
+        """Reset the RSPs to the identity."""
         self.learner.reset()
         return self.count()
 
@@ -117,7 +105,7 @@ class Demo:
         return [(self.name(int(c)), float(p)) for p, c in zip(found.values, found.indices, strict=True)]
 
     def name(self, number: int) -> str:
-        """The last, the shortest, of a class's names."""
+        """The last name of a class, which is the shortest."""
         return str(number) if self.class_names is None else self.class_names[number][-1]
 
 
@@ -129,7 +117,7 @@ def png(image: Tensor) -> str:
 
 
 class Page(BaseHTTPRequestHandler):
-    """GET / is the page, GET /choices what it offers; POST /step and /forget do it, one after the other."""
+    """GET / and /choices; POST /step, /forget and /count, one request at a time."""
 
     demo: Demo
     lock = Lock()
@@ -160,15 +148,20 @@ class Page(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Quiet."""
+        """Log nothing."""
 
 
-def main() -> None:
-    parser = HfArgumentParser((SpearConfig, DemoArguments), description=__doc__)  # pyright: ignore[reportArgumentType]
-    config, run = parser.parse_args_into_dataclasses()
-    torch.manual_seed(run.seed)
-    Page.demo = Demo(config, run)
-    server = ThreadingHTTPServer(("127.0.0.1", run.port), Page)
+@expanded(without=("corruptions", "severity", "protocol", "limit", "split", "num_workers"))
+def main(
+    config: SpearConfig,
+    images: ImageOptions = SMALL_BATCHES,
+    model: ModelOption = MODEL,
+    dataset: DatasetOption = IMAGES,
+    port: Annotated[int, typer.Option(help="Port of the page; 0 takes a free one.")] = 7860,
+) -> None:
+    torch.manual_seed(images.seed)
+    Page.demo = Demo(model, dataset, images, config)
+    server = ThreadingHTTPServer(("127.0.0.1", port), Page)
     print(f"open http://127.0.0.1:{server.server_address[1]}/ ; Ctrl-C ends it", flush=True)
     try:
         server.serve_forever()
@@ -176,8 +169,7 @@ def main() -> None:
         server.server_close()
 
 
+app = script(main, __doc__)
+
 if __name__ == "__main__":
-    try:
-        main()
-    except SpearError as error:
-        sys.exit(f"{type(error).__name__}: {error}")
+    app()

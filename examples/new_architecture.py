@@ -1,10 +1,10 @@
-"""Teach SPeaR an architecture that its search does not know: a boundary rule in ten lines.
+"""Teach SPeaR an architecture that the boundary search does not know: a boundary rule in ten lines.
 
     python examples/new_architecture.py
 
-The transformer below runs one layer six times. A hook on that layer would steer six times, so the search refuses; the
-rule names the two tensors that exist once. What a rule returns is verified like everything else, and the probe fills in
-channels and axis.
+The transformer below runs one layer six times. A hook on that layer would steer six times, so the search refuses the
+model. The rule names the two tensors that exist once. The result of a rule is verified like that of the search, and the
+probe fills in channels and axis.
 """
 
 import torch
@@ -15,7 +15,7 @@ from spear_hf.errors import NoBoundariesError
 
 
 class WeightTiedViT(nn.Module):
-    """Patches, one transformer layer that is applied `steps` times, a norm and a linear head."""
+    """A patch embedding, one transformer layer that is applied `steps` times, a norm and a linear head."""
 
     def __init__(self, width: int = 48, steps: int = 6, num_classes: int = 10) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ except NoBoundariesError as error:
 
 @boundary_rule(WeightTiedViT)
 def weight_tied_vit(model: nn.Module, num_groups: int | None) -> list[Boundary]:
-    """What the patches become, and what the last round returns: the layer between runs too often to be hooked."""
+    """The embedded patches and the output of the last round; the layer between them runs too often for a hook."""
     return [
         Boundary(depth=0, name="stem", module="embed"),
         Boundary(depth=1, name="rounds", module="norm"),
@@ -56,5 +56,5 @@ for boundary in find_boundaries(net):
 
 model = get_spear_model(net, SpearConfig(boundaries="all"))
 model.print_trainable_parameters()
-logits = Spear(model).step(torch.randn(16, 3, 64, 64))  # answers first, then learns
-print(f"Answered {len(logits)} images; the network itself is unchanged after model.unload().")
+logits = Spear(model).step(torch.randn(16, 3, 64, 64))  # predicts first, then learns
+print(f"Predicted {len(logits)} images; the network itself is unchanged after model.unload().")

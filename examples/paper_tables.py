@@ -1,4 +1,4 @@
-"""The paper's tables and figures, one command each: our figures, and the paper's in brackets where they compare.
+"""The paper's tables and figures, one word each: our numbers, and the paper's in brackets where they are comparable.
 
     python examples/paper_tables.py table1                              # embedded networks and images, offline
     python examples/paper_tables.py table1 --data SHARED --limit 1000   # CIFAR-10 and an ImageNet sample in a folder
@@ -6,24 +6,23 @@
         --set cifar10.checkpoint=resnet26.safetensors --set cifar100.checkpoint=resnext29.safetensors \\
         --set cifar100.images=/data/CIFAR-100-C --set imagenet.clean=/data/imagenet/val     # the reproduction
 
-Rivals have their published hyper-parameters. `spear` is SPeaR under this package's defaults, `spear_paper` with what
-the paper publishes in their place (alpha 0.5, diversity at full weight in every batch). `--settings` is a JSON file of
-hyper-parameters by label, as for compare_methods.py. Finished cells stay in `--output`, and a run that was stopped goes
-on with the next. What cannot be had here is a line that says so. The paper's figures of representations (AMD, CKA,
-linear probes, scarce confidence) are examples/analyze.py's.
+Rivals have their published hyper-parameters. `spear` is SPeaR with this package's defaults, `spear_paper` with the
+paper's values (alpha 0.5, diversity at full weight in every batch). `--settings` is a JSON file of hyper-parameters by
+label, as for compare_methods.py. Finished cells are kept in `--output`, and an interrupted run continues with the next.
+A column that cannot run here is one line that says why. examples/analyze.py makes the paper's figures of
+representations (AMD, CKA, linear probes, scarce confidence).
 """
 
-import argparse
-import sys
 from collections.abc import Callable
-from pathlib import Path
+from typing import Annotated, Literal
 
-import torch
+import typer
 from paper import methods_tables, variant_tables
-from paper.run import CONSOLE, Run
-from paper.setups import BENCHMARKS, WORLDS, make_setups
+from paper.run import CONSOLE, Run, TableOptions
+from paper.setups import make_setups
 
 from spear_hf import SpearError
+from spear_hf.cli import expanded, script
 
 TABLES: dict[str, tuple[Callable[[Run], None], tuple[str, ...], str]] = {
     "table1": (methods_tables.table1, ("cifar10", "cifar100", "imagenet"), "all methods, every corruption, figure 2"),
@@ -39,50 +38,31 @@ TABLES: dict[str, tuple[Callable[[Run], None], tuple[str, ...], str]] = {
 }
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="table", required=True)
-    common = argparse.ArgumentParser(add_help=False)
-    add = common.add_argument
-    add("--on", choices=list(WORLDS), help="default: embedded, or shared where --data is given")
-    add("--data", type=Path, help="the folder of real images and weights, for --on shared")
-    add(
-        "--set", action="append", default=[], metavar="KEY.FIELD=VALUE", help="another model, images, checkpoint, clean"
-    )
-    add("--only", choices=list(BENCHMARKS), nargs="+", help="of the table's columns")
-    add("--methods", help="labels with commas, in place of the table's own")
-    add("--settings", type=Path, help="a JSON file of hyper-parameters by label")
-    add("--batch-sizes", type=int, nargs="+", help="in place of the table's own")
-    add("--limit", type=int, default=512, help="images of each corruption; 0 takes all")
-    add("--clean-images", type=int, default=512, help="for looks at clean images between steps")
-    add("--seed", type=int, default=0)
-    add("--cache", type=Path, default=Path("runs/cache"), help="where corrupted images are kept")
-    add("--output", type=Path, default=Path("runs/paper"))
-    add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    for name, (_, _, text) in TABLES.items():
-        commands.add_parser(name, parents=[common], help=text)
-    options = parser.parse_args()
-    options.on = options.on or ("shared" if options.data else "embedded")
-    return options
+NAMES = Literal[
+    "table1", "table2", "table3", "table4", "gn", "nfnet", "alpha", "grouping", "gate", "preservation"
+]  # TABLES has the same; a type checker wants them spelled
 
 
-def main() -> None:
-    options = parse()
-    make, keys, _ = TABLES[options.table]
-    setups = make_setups(options.on, options.data, options.set)
-    for key in keys if options.only is None else [key for key in keys if key in options.only]:
+@expanded()
+def main(
+    table: Annotated[NAMES, typer.Argument(help="; ".join(f"{name}: {text}" for name, (_, _, text) in TABLES.items()))],
+    options: TableOptions,
+) -> None:
+    make, keys, _ = TABLES[table]
+    setups = make_setups(options.world, options.data, options.set)
+    only = options.only.split(",") if options.only else keys
+    for key in (key for key in keys if key in only):
         if key not in setups:
-            note = f"{key} was not run: nothing stands in for it in the {options.on} world; see --on paper"
+            note = f"{key} was not run: nothing stands in for it in the {options.world} world; see --on paper"
             CONSOLE.print(note, soft_wrap=True)
             continue
         try:
-            make(Run(key, setups[key], options))
+            make(Run(key, setups[key], options, table))
         except SpearError as error:
             CONSOLE.print(f"{key} was not run: {type(error).__name__}: {error}", markup=False, soft_wrap=True)
 
 
+app = script(main, __doc__)
+
 if __name__ == "__main__":
-    try:
-        main()
-    except SpearError as error:
-        sys.exit(f"{type(error).__name__}: {error}")
+    app()

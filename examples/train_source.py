@@ -4,22 +4,24 @@
     python examples/train_source.py --arch vit --epochs 16 --data FASHION_MNIST_FOLDER --output runs/vit
     python examples/train_source.py --arch vit --resume runs/vit --learning-rate 0.0015 --seed 1 \\
         --data FASHION_MNIST_FOLDER --output examples/fashion_mnist/vit
-    python examples/train_source.py --export --data FASHION_MNIST_FOLDER --output examples/fashion_mnist/test.parquet
+    python examples/train_source.py --export test \\
+        --data FASHION_MNIST_FOLDER --output examples/fashion_mnist/test.parquet
 
 The folder holds the four original files (train-images-idx3-ubyte.gz and so on); Debian's package
-`dataset-fashion-mnist` puts them into /usr/share/datasets/fashion-mnist. The first 55,000 training images are learned
-from; the last 5,000 are never shown to the model and are what hyper-parameters are chosen on. No corruption is part of
-the augmentation: the models meet noise, blur and fog for the first time at test time.
+`dataset-fashion-mnist` puts them into /usr/share/datasets/fashion-mnist. The model is trained on the first 55,000
+training images; the last 5,000 are held out to choose hyper-parameters. The augmentation has no corruption, so noise,
+blur and fog are new to the model at test time.
 """
 
-import argparse
 import gzip
 import json
 import time
 from pathlib import Path
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
+import typer
 from datasets import ClassLabel, Dataset, Features, Image
 from PIL.Image import fromarray
 from torch.nn import functional as F
@@ -32,6 +34,8 @@ from transformers import (
     ViTForImageClassification,
     ViTImageProcessor,
 )
+
+from spear_hf.cli import script
 
 NAMES = "T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,Bag,Ankle boot"
 CLASSES = NAMES.split(",")
@@ -81,7 +85,7 @@ def error(model: PreTrainedModel, images: torch.Tensor, labels: torch.Tensor, si
     return 100 * wrong / len(labels)
 
 
-def export(data: Path, output: Path, split: str) -> None:
+def write_images(data: Path, output: Path, split: str) -> None:
     """One parquet of PNG images and named labels: the 10,000 test images, or the 5,000 held-out training images."""
     stem, first = ("t10k", 0) if split == "test" else ("train", -HELD_OUT)
     images, labels = (read_idx(data / f"{stem}-{kind}-ubyte.gz")[first:] for kind in ("images-idx3", "labels-idx1"))
@@ -91,57 +95,64 @@ def export(data: Path, output: Path, split: str) -> None:
     print(f"{len(labels):,} {split} images in {output}, {output.stat().st_size / 1e6:.1f} MB")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--arch", choices=["resnet", "vit"], help="train this model")
-    what.add_argument(
-        "--export", choices=["test", "held_out"], nargs="?", const="test", help="write images as a parquet"
-    )
-    parser.add_argument("--data", type=Path, required=True, help="folder with the four Fashion-MNIST files")
-    parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--resume", type=Path, help="go on from this folder's model, with a new learning-rate cycle")
-    parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument(
-        "--learning-rate", type=float, help="peak; default 0.2 (SGD) for the ResNet, 0.002 (AdamW) for the ViT"
-    )
-    parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    if args.export:
-        export(args.data, args.output, args.export)
-    else:
-        train(args)
+def main(
+    data: Annotated[Path, typer.Option(help="The folder with the four Fashion-MNIST files.")],
+    output: Annotated[Path, typer.Option(help="The folder of the model, or the parquet file of --export.")],
+    arch: Annotated[Literal["resnet", "vit"] | None, typer.Option(help="Train this model.")] = None,
+    export: Annotated[Literal["test", "held_out"] | None, typer.Option(help="Write these images instead.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Continue from the model in this folder, with a new learning-rate cycle.")
+    ] = None,
+    epochs: Annotated[int, typer.Option(help="Passes over the 55,000 images.")] = 12,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="The peak; default 0.2 (SGD) for the ResNet, 0.002 (AdamW) for the ViT.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Images in a batch.")] = 128,
+    seed: Annotated[int, typer.Option(help="Seed of the weights, the order and the augmentation.")] = 0,
+) -> None:
+    if (arch is None) == (export is None):
+        raise typer.BadParameter("give one of --arch and --export")
+    if export is not None:
+        write_images(data, output, export)
+    elif arch is not None:
+        train(arch, data, output, resume, epochs, learning_rate, batch_size, seed)
 
 
-def train(args: argparse.Namespace) -> None:
-    """Learn from 55,000 images, report the error on the other 5,000 after each epoch, save model and processor."""
-    torch.manual_seed(args.seed)
-    images, labels = (read_idx(args.data / f"train-{kind}-ubyte.gz") for kind in ("images-idx3", "labels-idx1"))
-    test_images, test_labels = (
-        read_idx(args.data / f"t10k-{kind}-ubyte.gz") for kind in ("images-idx3", "labels-idx1")
-    )
+def train(
+    arch: str,
+    data: Path,
+    output: Path,
+    resume: Path | None,
+    epochs: int,
+    learning_rate: float | None,
+    batch_size: int,
+    seed: int,
+) -> None:
+    """Train on 55,000 images, print the error on the other 5,000 after each epoch, save model and processor."""
+    torch.manual_seed(seed)
+    images, labels = (read_idx(data / f"train-{kind}-ubyte.gz") for kind in ("images-idx3", "labels-idx1"))
+    test_images, test_labels = (read_idx(data / f"t10k-{kind}-ubyte.gz") for kind in ("images-idx3", "labels-idx1"))
     labels, test_labels = labels.long(), test_labels.long()
     learn, held_out = slice(0, len(images) - HELD_OUT), slice(len(images) - HELD_OUT, None)
 
-    model, side = build(args.arch)
-    if args.resume:
-        model = type(model).from_pretrained(args.resume)
+    model, side = build(arch)
+    if resume:
+        model = type(model).from_pretrained(resume)
     model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-    steps = args.epochs * -(-len(labels[learn]) // args.batch_size)
-    if args.arch == "resnet":
+    steps = epochs * -(-len(labels[learn]) // batch_size)
+    if arch == "resnet":
         optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9, weight_decay=5e-4, nesterov=True)
-        peak = args.learning_rate or 0.2
+        peak = learning_rate or 0.2
     else:
         optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.05)
-        peak = args.learning_rate or 2e-3
+        peak = learning_rate or 2e-3
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, peak, total_steps=steps, pct_start=0.1 if args.arch == "vit" else 0.2
+        optimizer, peak, total_steps=steps, pct_start=0.1 if arch == "vit" else 0.2
     )
     started = time.time()
-    for epoch in range(args.epochs):
+    for epoch in range(epochs):
         model.train()
-        for index in torch.randperm(len(labels[learn])).split(args.batch_size):
+        for index in torch.randperm(len(labels[learn])).split(batch_size):
             logits = model(prepare(images[index], side, augment=True)).logits
             loss = F.cross_entropy(logits, labels[index])
             optimizer.zero_grad(set_to_none=True)
@@ -152,23 +163,25 @@ def train(args: argparse.Namespace) -> None:
         held = error(model, images[held_out], labels[held_out], side)
         took = time.time() - started
         print(
-            f"epoch {epoch + 1}/{args.epochs}  loss {loss.item():.3f}  held-out error {held:.2f} %  {took:.0f} s",
+            f"epoch {epoch + 1}/{epochs}  loss {loss.item():.3f}  held-out error {held:.2f} %  {took:.0f} s",
             flush=True,
         )
 
-    model.eval().save_pretrained(args.output)
-    ViTImageProcessor(size={"height": side, "width": side}, image_mean=MEAN, image_std=STD).save_pretrained(args.output)
-    before = json.loads((args.resume / "training.json").read_text())["epochs"] if args.resume else []
+    model.eval().save_pretrained(output)
+    ViTImageProcessor(size={"height": side, "width": side}, image_mean=MEAN, image_std=STD).save_pretrained(output)
+    before = json.loads((resume / "training.json").read_text())["epochs"] if resume else []
     report = {
-        "arch": args.arch,
+        "arch": arch,
         "parameters": model.num_parameters(),
-        "epochs": [*before, args.epochs],
-        "seed": args.seed,
+        "epochs": [*before, epochs],
+        "seed": seed,
     }
     report |= {"test_error": error(model, test_images, test_labels, side), "held_out_error": held}
-    (args.output / "training.json").write_text(json.dumps(report, indent=2) + "\n")
+    (output / "training.json").write_text(json.dumps(report, indent=2) + "\n")
     print(report)
 
 
+app = script(main, __doc__)
+
 if __name__ == "__main__":
-    main()
+    app()

@@ -71,6 +71,16 @@ def embedded() -> Path:
     return EMBEDDED
 
 
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory: pytest.TempPathFactory, embedded: Path) -> Path:
+    """The first 64 embedded test images, which are faster to open than all 10,000."""
+    from pyarrow import parquet
+
+    path = tmp_path_factory.mktemp("photos") / "photos.parquet"
+    parquet.write_table(parquet.read_table(embedded / "test.parquet").slice(0, 64), path)
+    return path
+
+
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
     """An empty Hub and an empty cache; the user is "me"."""

@@ -1,4 +1,4 @@
-"""Tables that compare methods: 1, 2, 3, GN and NFNet, each with the errors of every corruption, and figure 2."""
+"""Tables that compare methods (1, 2, 3, GN, NFNet), each with the errors of every corruption, and figure 2."""
 
 from collections.abc import Callable, Mapping
 
@@ -13,9 +13,9 @@ def single_shift(labels: tuple[str, ...], batch_sizes: list[int]) -> Callable[[R
     """A table of mean errors; then for each batch size every corruption and the costs; and figure 2."""
 
     def make(run: Run) -> None:
-        found = run.compare(run.contenders(labels), batch_sizes)
+        found = run.compare(run.contenders(labels), run.options.sizes(batch_sizes))
         sizes = found.batch_sizes
-        table = make_table(f"{run.options.table}: {run.setup.title}", "method", *(f"batch {size}" for size in sizes))
+        table = make_table(f"{run.table}: {run.setup.title}", "method", *(f"batch {size}" for size in sizes))
         for label in found.labels:
             printed = run.theirs("means", run.key, paper_label(label))
             table.add_row(label, *(cell(found.error(label, size), printed.get(str(size))) for size in sizes))
@@ -39,9 +39,10 @@ def table2(run: Run) -> None:
 
 
 def table3(run: Run) -> None:
-    """Continual: nothing is reset. The paper does not state its batch size; CoTTA's is taken. ROID is ours to add."""
+    """Continual adaptation, without resets; CoTTA's batch size, since the paper states none. We add ROID."""
     labels = ("source", "cotta", "rotta", "roid", "deyo", "cmf", "buffer", *OURS)
-    found = run.compare(run.contenders(labels), [200 if run.key.startswith("cifar") else 64], "continual")
+    sizes = run.options.sizes([200 if run.key.startswith("cifar") else 64])
+    found = run.compare(run.contenders(labels), sizes, "continual")
     for size in found.batch_sizes:
         show_corruptions(run, found, size, run.theirs("continual", run.key))
         CONSOLE.print(found.costs(size, f"{run.setup.title}, continual, batch {size}"))
@@ -58,7 +59,7 @@ def nfnet(run: Run) -> None:
 
 
 def single_figures(run: Run, batch_size: int) -> dict[str, list[float]]:
-    """method -> the paper's 15 errors at a batch size; it prints the source's at the first one only."""
+    """method -> the paper's 15 errors at a batch size; it prints the source's errors for the first batch size only."""
     sizes = run.theirs("single", run.key)
     first, here = next(iter(sizes.values()), {}), sizes.get(str(batch_size), {})
     return {"source": first["source"]} | here if here else {}

@@ -1,4 +1,4 @@
-"""What the paper's analyses ask of SPeaR beyond a step: a fixed number of updates, and a look at clean images."""
+"""Two tools for the paper's analyses: SPeaR with a fixed number of updates, and a test on clean images on the way."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,15 +12,15 @@ from spear_hf.utils.batch import logits_of
 
 
 class LimitedSpear:
-    """SPeaR that learns from the first batches only and then answers with what they taught.
+    """SPeaR that learns from the first batches only and predicts the others with the learned RSPs.
 
     With the same number of updates at every batch size, only the reliability of the batch statistics differs between
     the sizes (the paper's sweep of alpha).
 
     Args:
         model: the base.
-        updates: how many batches it learns from.
-        config: fields of SpearConfig.
+        updates: the number of batches to learn from.
+        config: the configuration of SPeaR.
     """
 
     def __init__(self, model: nn.Module, updates: int, config: SpearConfig | None = None) -> None:
@@ -35,11 +35,11 @@ class LimitedSpear:
             return logits_of(self.tta.model(x))
 
     def reset(self) -> None:
-        """Forget, and learn again from the batches that come."""
+        """Reset the RSPs and learn again from the next batches."""
         self.tta.reset()
 
     def unload(self) -> nn.Module:
-        """The base, bit for bit as it came in."""
+        """The base, bitwise unchanged."""
         return self.tta.unload()
 
     def parameters(self) -> Iterator[nn.Parameter]:
@@ -47,11 +47,11 @@ class LimitedSpear:
         return self.tta.parameters()
 
     def state_dict(self) -> dict[str, Any]:
-        """That of Spear, which counts the updates."""
+        """The state of Spear, which includes the number of updates."""
         return self.tta.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict`."""
+        """Continue from a `state_dict`."""
         self.tta.load_state_dict(state)
 
 
@@ -59,12 +59,12 @@ METHODS["limited_spear"] = LimitedSpear
 
 
 class CleanProbe:
-    """An Observer that answers clean images after every few steps, and learns nothing from them.
+    """An Observer that measures the error on clean images after every few steps, without learning from them.
 
     Args:
         method: SPeaR.
-        batches: of clean images, with pixel_values and labels.
-        every: steps between two looks.
+        batches: clean images, with pixel_values and labels.
+        every: steps between two measurements.
     """
 
     def __init__(self, method: TTAMethod, batches: list[dict[str, Any]], every: int) -> None:
@@ -79,12 +79,12 @@ class CleanProbe:
             self.seen.append({"step": self.steps, "domain": domain, "error": clean_error(model, self.batches)})
 
     def facts(self) -> dict[str, Any]:
-        """The looks, and at how many images."""
+        """The measurements, and the number of clean images."""
         return {"clean": self.seen, "clean_images": sum(len(batch["labels"]) for batch in self.batches)}
 
 
 @torch.no_grad()
 def clean_error(model: Callable[..., Any], batches: list[dict[str, Any]]) -> float:
-    """In percent; nothing is learned."""
+    """The error of a model in percent; nothing is learned."""
     pairs = [(logits_of(model(batch["pixel_values"])).argmax(1).cpu(), batch["labels"]) for batch in batches]
     return 100 * sum(int((answers != labels).sum()) for answers, labels in pairs) / sum(len(y) for _, y in pairs)

@@ -1,17 +1,19 @@
-"""One column of a table: a setup under the options of the command line, and how its figures are shown."""
+"""One column of a table: a setup with the options of the command line, and how its numbers are printed."""
 
-import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import torch
 from rich.console import Console
 from rich.table import Table
 
 from paper.setups import BENCHMARKS, Setup, open_setup
 from spear_hf import METHODS, SpearError
+from spear_hf.cli import about, numbers
 from spear_hf.evaluation.compare import compare
 from spear_hf.evaluation.comparison import Comparison
 from spear_hf.evaluation.method_spec import VARIANTS, MethodSpec, chosen_settings, method_specs
@@ -23,29 +25,67 @@ SOURCE_IMAGES = 2000  # for methods that need some, as EATA was published
 CONSOLE = Console(highlight=False, width=None if sys.stdout.isatty() else 200)  # a file has no width of its own
 
 
+@dataclass
+class TableOptions:
+    """Tables."""
+
+    on: Literal["paper", "shared", "embedded"] | None = about(
+        "Which models and images; default: embedded, or shared if --data is given.", None
+    )
+    data: Path | None = about("The folder of real images and weights for --on shared.", None)
+    set: list[str] = field(
+        default_factory=list,
+        metadata={"help": "KEY.FIELD=VALUE: another model, images, checkpoint or clean; several times."},
+    )
+    only: str | None = about("Some of the table's columns, with commas.", None)
+    methods: str | None = about("Labels with commas; replaces the table's own.", None)
+    settings: Path | None = about("A JSON file of hyper-parameters by label.", None)
+    batch_sizes: str | None = about("With commas; replaces the table's own.", None)
+    limit: int = about("Images of each corruption; 0 takes all.", 512)
+    clean_images: int = about("Clean images for measurements between steps.", 512)
+    seed: int = about("Seed of the image order and of the corruptions.", 0)
+    cache: Path = about("The folder that keeps corrupted images.", Path("runs/cache"))
+    output: Path = about("The folder of the results.", Path("runs/paper"))
+    device: str = about('"cpu", "cuda" or "auto".', "auto")
+
+    def __post_init__(self) -> None:
+        if self.device == "auto":
+            self.device = "cuda" if torch.cuda.is_available() else "cpu"
+
+    @property
+    def world(self) -> str:
+        """The world of `--on`, or the default one."""
+        return self.on or ("shared" if self.data else "embedded")
+
+    def sizes(self, default: list[int]) -> list[int]:
+        """The batch sizes of the command line, or the default ones."""
+        return numbers(self.batch_sizes) if self.batch_sizes else default
+
+
 class Run:
-    """A setup that is open.
+    """A setup with its model and images loaded.
 
     Args:
         key: the paper's column.
-        setup: what is run for it.
+        setup: the model and images to run for it.
         options: of the command line.
+        table: the name of the table.
 
     Raises:
-        SpearError: its model or its images cannot be had.
+        SpearError: the model or the images cannot be loaded.
     """
 
-    def __init__(self, key: str, setup: Setup, options: argparse.Namespace) -> None:
-        self.key, self.setup, self.options = key, setup, options
+    def __init__(self, key: str, setup: Setup, options: TableOptions, table: str) -> None:
+        self.key, self.setup, self.options, self.table = key, setup, options, table
         ours: dict[str, dict[str, Any]] = {"spear": {}} | VARIANTS
         self.settings = ours | chosen_settings(BENCHMARKS[key], options.settings)
         self.opened = open_setup(
             setup, limit=options.limit or None, seed=options.seed, cache=options.cache, device=options.device
         )
-        self.folder = options.output / options.on / options.table / key
+        self.folder = options.output / options.world / table / key
 
     def contenders(self, labels: tuple[str, ...]) -> dict[str, MethodSpec]:
-        """Those of `labels`, or of --methods, that there are."""
+        """The methods of `labels`, or of --methods, that exist."""
         wanted = tuple(self.options.methods.split(",")) if self.options.methods else labels
         absent = [name for name in wanted if name not in (*METHODS, *self.settings)]
         if absent:
@@ -72,12 +112,12 @@ class Run:
         protocol: str = "single",
         observe: Callable[[TTAMethod], Any] | None = None,
     ) -> Comparison:
-        """All of them on this setup; finished cells are taken up, and the comparison is saved."""
+        """The comparison of these methods on this setup, also saved; finished cells are not run again."""
         found = compare(
             self.opened.base,
             lambda size: self.opened.stream(size, protocol),
             contenders,
-            batch_sizes=self.options.batch_sizes or batch_sizes,
+            batch_sizes=batch_sizes,
             folder=self.folder / "cells",
             resources=self._resources(contenders),
             observe=observe,
@@ -91,7 +131,7 @@ class Run:
         return found
 
     def _resources(self, contenders: Mapping[str, MethodSpec]) -> dict[str, Any]:
-        """What methods are given beyond hyper-parameters: the normalisation, and images of the source if one asks."""
+        """Arguments of methods besides hyper-parameters: the normalisation, and clean images if a method needs them."""
         found: dict[str, Any] = {"mean": self.opened.processor.mean, "std": self.opened.processor.std}
         if any(contender.needs_source for contender in contenders.values()):
             count = min(SOURCE_IMAGES, self.options.limit or SOURCE_IMAGES)
@@ -102,25 +142,25 @@ class Run:
         return found
 
     def clean_batches(self, batch_size: int) -> list[dict[str, Any]]:
-        """Clean images for looks between steps."""
+        """Clean images for measurements between steps."""
         batches = self.opened.stream(batch_size, clean=True, images=self.options.clean_images)
         return [batch | {"pixel_values": batch["pixel_values"].to(self.options.device)} for batch in batches]
 
     def batches_of_a_domain(self, batch_size: int) -> int:
-        """How many batches one corruption has."""
+        """The number of batches of one corruption."""
         return -(-self.opened.stream(batch_size).schedule.segments[0].length // batch_size)
 
-    # --- showing -----------------------------------------------------------------------------------------------------
+    # --- printing ----------------------------------------------------------------------------------------------------
 
     def theirs(self, *place: str) -> Any:
-        """The paper's figures at a place in numbers.json; empty where they are not to stand beside ours."""
+        """The paper's numbers at a place in numbers.json; empty if they are not comparable with ours."""
         found: Any = PAPER
         for name in place:
             found = found.get(name, {})
         return found if self.setup.beside else {}
 
     def show(self, table: Table) -> None:
-        """Print a table between its title and a line that says whether the paper's figures compare with ours."""
+        """Print a table with its title, and a line that says whether the paper's numbers are comparable with ours."""
         title, table.title = table.title, None
         CONSOLE.print(f"\n[bold]{title}[/bold]", soft_wrap=True)
         CONSOLE.print(table)
@@ -134,7 +174,7 @@ class Run:
 
 
 def make_table(title: str, *columns: str) -> Table:
-    """An empty table whose first column is of words and whose others are of figures."""
+    """An empty table; the first column holds words, the others hold numbers."""
     table = Table(title=title)
     for place, column in enumerate(columns):
         table.add_column(column, justify="right" if place else "left")
@@ -148,5 +188,5 @@ def cell(ours: float, theirs: float | None = None) -> str:
 
 
 def paper_label(label: str) -> str:
-    """What the paper calls this method."""
+    """The paper's name of this method."""
     return "spear" if label in OURS else label

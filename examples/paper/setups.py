@@ -1,8 +1,8 @@
-"""On what the paper's tables are run: its own checkpoints and data, or what stands in for them where these are not.
+"""The models and images of the paper's tables: the paper's own, or replacements where those are not available.
 
-Three worlds hold a setup for each column of the paper, where they have one: "paper" (checkpoints and corrupted images
-by their names on the Hub, or where you have put them), "shared" (a folder of real images and weights) and "embedded"
-(what comes with this repository).
+Three worlds hold a setup for some or all columns of the paper: "paper" (checkpoints and corrupted images by their names
+on the Hub, or files of yours), "shared" (a folder of real images and weights) and "embedded" (the models and images of
+this repository).
 """
 
 from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ from spear_hf.data.processor import Processor, load_class_names
 from spear_hf.errors import ConfigError
 
 EMBEDDED = Path(__file__).resolve().parents[1] / "fashion_mnist"
-BENCHMARKS = {  # column of the paper -> whose published hyper-parameters its methods have
+BENCHMARKS = {  # column of the paper -> benchmark of the published hyper-parameters
     "cifar10": "cifar10",
     "cifar100": "cifar100",
     "imagenet": "imagenet",
@@ -34,18 +34,18 @@ class Setup:
     """A model and images for one column of the paper.
 
     Args:
-        title: for people.
-        model: what `load_base_model` takes.
-        images: what `load_stream` takes; images that are not corrupted already are corrupted here.
-        clean: images without corruption, where `images` holds none.
-        checkpoint: a .safetensors file for a model without weights of its own.
-        missing: why it cannot be opened as it is, and what to give.
-        label_column: of the images.
-        preset: of the corruptions.
-        size: side of the input in pixels, where it is not the model's own.
+        title: the title of its tables.
+        model: the argument of `load_base_model`.
+        images: the argument of `load_stream`; images that are not corrupted yet are corrupted here.
+        clean: images without corruption, if `images` holds none.
+        checkpoint: a .safetensors file for a model without weights.
+        missing: why the setup cannot be loaded as it is, and which option helps.
+        label_column: the column of the labels.
+        preset: the preset of the corruptions.
+        size: side of the input in pixels, if it is not the model's own.
         config: fields of SpearConfig that this network needs.
-        differs: what is not as in the paper; "" where model and images are its own.
-        beside: whether the paper's figures are shown beside ours.
+        differs: the difference from the paper; "" if model and images are the paper's own.
+        beside: whether the paper's numbers are printed beside ours.
     """
 
     title: str
@@ -63,7 +63,7 @@ class Setup:
 
 
 def paper(_: Path | None) -> dict[str, Setup]:
-    """The paper's own; `--set cifar10.checkpoint=FILE` and the like fill in what nobody publishes."""
+    """The paper's own setups; options such as `--set cifar10.checkpoint=FILE` give the files that are not published."""
     c = "WNJXYK/TTA-ImageNet-C"
     return {
         "cifar10": Setup(
@@ -140,10 +140,10 @@ WORLDS: dict[str, Callable[[Path | None], dict[str, Setup]]] = {"paper": paper, 
 
 
 def make_setups(world: str, folder: Path | None = None, changes: Iterable[str] = ()) -> dict[str, Setup]:
-    """The setups of a world, with "KEY.FIELD=VALUE" in place of what it has.
+    """The setups of a world after changes of the form "KEY.FIELD=VALUE".
 
     Raises:
-        ConfigError: a change of another form.
+        ConfigError: a change of another form, or of an unknown setup or field.
     """
     setups = WORLDS[world](folder)
     for change in changes:
@@ -159,7 +159,7 @@ def make_setups(world: str, folder: Path | None = None, changes: Iterable[str] =
 
 
 class Opened(NamedTuple):
-    """A setup that is there: the base, and a stream of it for each batch size."""
+    """A loaded setup: the base, and a function that makes its stream for a batch size."""
 
     base: nn.Module
     processor: Processor
@@ -167,15 +167,15 @@ class Opened(NamedTuple):
     """(batch_size, protocol="single", clean=False, images=None) -> a Stream"""
 
     def clean_images(self, count: int) -> Tensor:
-        """(count, C, H, W) clean images as the model takes them; DataError where the setup has none."""
+        """(count, C, H, W) preprocessed clean images; DataError if the setup has none."""
         return torch.cat([batch["pixel_values"] for batch in self.stream(64, clean=True, images=count)])
 
 
 def open_setup(setup: Setup, *, limit: int | None, seed: int, cache: Path, device: Any) -> Opened:
-    """Load the model; streams are opened when they are asked for, and images that are corrupted here kept in `cache`.
+    """The setup with its model loaded; images that are corrupted here are kept in `cache`.
 
     Raises:
-        SpearError: the model or the images cannot be had.
+        SpearError: the model or the images cannot be loaded.
     """
     if setup.missing and setup.checkpoint is None:
         raise ConfigError(setup.missing)
@@ -197,6 +197,6 @@ def open_setup(setup: Setup, *, limit: int | None, seed: int, cache: Path, devic
             label_column=setup.label_column,
             preset="auto" if clean and setup.clean else setup.preset,
         )
-        return made if made.recipe.preset is None else cached(made, cache)  # what is not corrupted here is only read
+        return made if made.recipe.preset is None else cached(made, cache)  # published corruptions need no cache
 
     return Opened(base, processor, stream)

@@ -1,4 +1,4 @@
-"""Tables of SPeaR's own variants: the ablation, alpha, groups of blocks, the gate, and what becomes of clean images."""
+"""Tables of SPeaR's variants: the ablation, alpha, groups of blocks, the gate, and the error on clean images."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,15 +14,14 @@ NO_NUMBERS = "the paper shows this in a figure without numbers"
 
 
 def table4(run: Run) -> None:
-    """The ablation: RSPs at every boundary; errors on the stream, and on clean images after each corruption.
+    """The ablation with RSPs at every boundary: errors on the stream, and on clean images after each corruption.
 
-    Without alpha the source's statistics are kept. The paper does not state its batch size.
+    Rows without alpha keep the source's statistics. The paper does not state its batch size.
     """
     rows = {" + ".join(part for part in ("alpha", *WEIGHTS) if row[part]): row for row in PAPER["ablation"]}
-    size = (run.options.batch_sizes or [16])[0]
+    size = run.options.sizes([16])[0]
     clean, every = run.clean_batches(size), run.batches_of_a_domain(size)
     contenders = run.variants({label: _ablated(row) for label, row in rows.items()})
-    run.options.batch_sizes = [size]
     found = run.compare(contenders, [size], observe=lambda method: CleanProbe(method, clean, every))
     table = make_table(f"table4: {run.setup.title}, batch {size}", "objective", "corrupted", "clean, after them")
     for label in found.labels:
@@ -35,14 +34,14 @@ def table4(run: Run) -> None:
 
 
 def _ablated(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What one row of the ablation leaves out, as fields of SpearConfig."""
+    """The fields of SpearConfig for one row of the ablation."""
     without = {weight: 0.0 for part, weight in WEIGHTS.items() if not row[part]}
     return {"boundaries": "all"} | without | ({} if row["alpha"] else {"alpha": 0.0})
 
 
 def alpha(run: Run) -> None:
     """alpha against the batch size, with the same number of updates at each."""
-    sizes = run.options.batch_sizes or [4, 16, 64, 256]
+    sizes = run.options.sizes([4, 16, 64, 256])
     updates = run.batches_of_a_domain(max(sizes))
     contenders = {
         f"alpha {value:g}": MethodSpec("limited_spear", {"updates": updates, "config": run.spear() | {"alpha": value}})
@@ -60,14 +59,15 @@ def grouping(run: Run) -> None:
         for groups in (2, 3, 4, 6, 12)
         for last in range(groups + 1)
     }
-    found = run.compare(run.variants(changes), [16, 256])
+    found = run.compare(run.variants(changes), run.options.sizes([16, 256]))
     run.show(found.errors(f"grouping: {run.setup.title}"))
     CONSOLE.print(NO_NUMBERS)
 
 
 def gate(run: Run) -> None:
     """With and without the hard gate, corruption by corruption."""
-    found = run.compare(run.variants({"gate": {"hard_gate": True}, "no gate": {"hard_gate": False}}), [16])
+    variants = run.variants({"gate": {"hard_gate": True}, "no gate": {"hard_gate": False}})
+    found = run.compare(variants, run.options.sizes([16]))
     for size in found.batch_sizes:
         run.show(found.domains(size, f"gate: {run.setup.title}"))
     CONSOLE.print(NO_NUMBERS)
@@ -75,8 +75,7 @@ def gate(run: Run) -> None:
 
 def preservation(run: Run) -> None:
     """Accuracy on clean images along the continual stream, with and without the anchor."""
-    size = (run.options.batch_sizes or [64])[0]
-    run.options.batch_sizes = [size]
+    size = run.options.sizes([64])[0]
     clean, every = run.clean_batches(size), max(1, run.batches_of_a_domain(size) // 4)
     contenders = run.variants({"spear": {}, "spear, no anchor": {"lambda_anchor": 0.0}})
     found = run.compare(contenders, [size], "continual", lambda method: CleanProbe(method, clean, every))
@@ -94,6 +93,6 @@ def preservation(run: Run) -> None:
 
 
 def _looks(found: Comparison, label: str, batch_size: int) -> list[dict[str, Any]]:
-    """What a CleanProbe saw in one cell."""
+    """The measurements of a CleanProbe in one cell."""
     report = found.report(label, batch_size)
     return [] if report is None else report.provenance["observed"]["clean"]

@@ -79,7 +79,7 @@ class ScriptCommand(TyperCommand):
             return super().invoke(ctx)
 
 
-def script(command: Callable[..., None], doc: str) -> typer.Typer:
+def script(command: Callable[..., None], doc: str | None) -> typer.Typer:
     """A Typer application of one command, for a file that is run as a script.
 
     >>> from typer.testing import CliRunner

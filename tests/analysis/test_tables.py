@@ -36,7 +36,7 @@ def test_a_figure_without_matplotlib_says_what_to_install(monkeypatch: pytest.Mo
 @pytest.mark.slow
 def test_every_command_leaves_rows_and_a_figure(tmp_path: Path) -> None:
     words = ["amd", "cka", "probe", "gate", "scarce", "alpha", "--corruptions", "fog", "--limit", "256", "--updates"]
-    words += ["1", "--batch_sizes", "64", "--alphas", "0.0", "0.5", "--output", str(tmp_path), "--device", "cpu"]
+    words += ["1", "--batch-sizes", "64", "--alphas", "0,0.5", "--output", str(tmp_path), "--device", "cpu"]
     command = [sys.executable, str(ROOT / "examples" / "analyze.py"), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

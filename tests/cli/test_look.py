@@ -8,14 +8,6 @@ import pytest
 from tests.builders import printed, spear_hf
 
 
-@pytest.fixture(scope="session")
-def photos(tmp_path_factory: pytest.TempPathFactory, embedded: Path) -> Path:
-    """The first 8 embedded test images."""
-    path = tmp_path_factory.mktemp("photos") / "photos.parquet"
-    parquet.write_table(parquet.read_table(embedded / "test.parquet").slice(0, 8), path)
-    return path
-
-
 def test_boundaries_prints_where_rsps_can_sit() -> None:
     rows = printed("boundaries", "test_resnet")
     assert [(row["module"], row["channels"], row["auto"]) for row in rows][:2] == [

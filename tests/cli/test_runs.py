@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,27 +16,37 @@ from spear_hf.evaluation.run_folder import RunFolder
 from tests.builders import printed, spear_hf
 from tests.conftest import EMBEDDED, ROOT
 
-MODEL, IMAGES = str(EMBEDDED / "resnet"), str(EMBEDDED / "test.parquet")
-SMALL = ("--preset", "cifar", "--limit", "64", "--batch-size", "32", "--cpu")
+Words = Callable[..., list[str]]
+Run = Callable[..., Any]
+SMALL = ("--preset", "cifar", "--limit", "32", "--batch-size", "16", "--cpu")
+ALL = EMBEDDED / "test.parquet"
 OFFLINE = os.environ | {"HF_HUB_OFFLINE": "1", "COLUMNS": "120"}
 
 
-def words_of(name: str, output: Path, *words: str) -> list[str]:
-    return [name, MODEL, IMAGES, *SMALL, "--output", str(output), *words]
+@pytest.fixture
+def words_of(photos: Path) -> Words:
+    """The words of a command on the embedded model and 64 images."""
+
+    def words_of(name: str, output: Path, *words: str, images: Path = photos) -> list[str]:
+        return [name, str(EMBEDDED / "resnet"), str(images), *SMALL, "--output", str(output), *words]
+
+    return words_of
 
 
-def run(name: str, output: Path, *words: str) -> Any:
-    return spear_hf(*words_of(name, output, *words))
+@pytest.fixture
+def run(words_of: Words) -> Run:
+    """Runs a command in this process."""
+    return lambda *words, **options: spear_hf(*words_of(*words, **options))
 
 
-def process(name: str, output: Path, *words: str) -> list[str]:
-    return [sys.executable, "-m", "spear_hf.cli", *words_of(name, output, *words)]
+def process(words: list[str]) -> list[str]:
+    return [sys.executable, "-m", "spear_hf.cli", *words]
 
 
-def test_adapt_leaves_a_run_and_its_adapters_answer_frozen(tmp_path: Path) -> None:
+def test_adapt_leaves_a_run_and_its_adapters_answer_frozen(tmp_path: Path, words_of: Words) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    words = ("--corruptions", "fog,contrast", "--tau", "0.1", "--clean-images", "32", "--guard")
+    words = ("--corruptions", "fog,contrast", "--tau", "0.1", "--clean-images", "16", "--guard")
     found = printed(*words_of("adapt", tmp_path / "run", *words, "--log-with", "tensorboard"))
     kept = RunFolder(tmp_path / "run")
     report, clean = kept.read_report(), kept.read_clean()
@@ -44,7 +55,7 @@ def test_adapt_leaves_a_run_and_its_adapters_answer_frozen(tmp_path: Path) -> No
     assert (len(kept.read_steps()), report.provenance["config"]["tau"]) == (4, 0.1)
     assert report.provenance["class_names"][1] == "Trouser"
     assert clean is not None
-    assert [(row.domain, row.n) for row in clean.rows] == [("fog/5", 32), ("contrast/5", 32)]
+    assert [(row.domain, row.n) for row in clean.rows] == [("fog/5", 16), ("contrast/5", 16)]
     frozen = printed(*words_of("eval", tmp_path / "eval", "--corruptions", "fog", "--adapter", found["adapters"][0]))
     assert frozen["methods"] == ["source", "fog-5"]
     assert frozen["rows"][0]["error"]["source"] == found["rows"][0]["error"]["source"]
@@ -53,11 +64,11 @@ def test_adapt_leaves_a_run_and_its_adapters_answer_frozen(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_goes_on_and_ends_as_one_that_was_not(tmp_path: Path) -> None:
+def test_an_interrupted_run_goes_on_and_ends_as_one_that_was_not(tmp_path: Path, run: Run, words_of: Words) -> None:
     words = ("--corruptions", "fog,contrast", "--limit", "192", "--batch-size", "8", "--save-every", "4")
-    assert run("adapt", tmp_path / "whole", *words).exit_code == 0
+    assert run("adapt", tmp_path / "whole", *words, images=ALL).exit_code == 0
     cut = subprocess.Popen(
-        process("adapt", tmp_path / "cut", *words),
+        process(words_of("adapt", tmp_path / "cut", *words, images=ALL)),
         env=OFFLINE,
         stderr=subprocess.PIPE,
         text=True,
@@ -72,18 +83,20 @@ def test_an_interrupted_run_goes_on_and_ends_as_one_that_was_not(tmp_path: Path)
     assert "the same command continues there, --fresh starts again" in errors
     assert 12 <= len(RunFolder(tmp_path / "cut").read_steps()) < 48
     assert not (tmp_path / "cut" / "report.json").exists()
-    assert run("adapt", tmp_path / "cut", *words).exit_code == 0
+    assert run("adapt", tmp_path / "cut", *words, images=ALL).exit_code == 0
     for name in ("steps.jsonl", "adapters/fog-5/adapter_model.safetensors", "adapters/contrast-5/README.md"):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     assert RunFolder(tmp_path / "cut").read_report().rows == RunFolder(tmp_path / "whole").read_report().rows
 
 
 @pytest.mark.slow
-def test_two_processes_leave_what_one_leaves(tmp_path: Path) -> None:
+def test_two_processes_leave_what_one_leaves(tmp_path: Path, run: Run, words_of: Words) -> None:
     words = ("--corruptions", "fog,contrast", "--protocol", "continual", "--clean-images", "64")
     assert run("adapt", tmp_path / "one", *words).exit_code == 0
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
-    done = subprocess.run(launch + process("adapt", tmp_path / "two", *words)[1:], capture_output=True, text=True)
+    done = subprocess.run(
+        launch + process(words_of("adapt", tmp_path / "two", *words))[1:], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     one, two = RunFolder(tmp_path / "one"), RunFolder(tmp_path / "two")
     assert [(r.batch, r.n, r.wrong, r.answers, r.labels) for r in one.read_steps()] == [
@@ -96,7 +109,7 @@ def test_two_processes_leave_what_one_leaves(tmp_path: Path) -> None:
     assert len(list((tmp_path / "two" / "adapters").iterdir())) == 2
 
 
-def test_a_folder_of_another_run_is_refused_unless_begun_anew(tmp_path: Path) -> None:
+def test_a_folder_of_another_run_is_refused_unless_begun_anew(tmp_path: Path, run: Run) -> None:
     words = ("--corruptions", "fog", "--limit", "8", "--batch-size", "8")
     assert run("eval", tmp_path, *words).exit_code == 0
     adapter = ("--adapter", str(ROOT / "hub_cards" / "resnet-fog"))
@@ -117,7 +130,7 @@ def test_a_folder_of_another_run_is_refused_unless_begun_anew(tmp_path: Path) ->
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2_and_nothing_is_written(
-    tmp_path: Path, words: tuple[str, ...], message: str
+    tmp_path: Path, run: Run, words: tuple[str, ...], message: str
 ) -> None:
     done = run("adapt", tmp_path / "run", *words)
     assert (done.exit_code, done.stdout) == (2, "")
@@ -125,22 +138,22 @@ def test_bad_input_is_one_line_and_exit_code_2_and_nothing_is_written(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("cache", [(), ("--cache", "kept")])
-def test_compare_keeps_finished_methods(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: tuple[str, ...]
+def test_compare_keeps_finished_methods_and_corrupted_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words_of: Words
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("settings.json").write_text('{"gentle": {"method": "spear", "learning_rate": 0.01}}')
-    words = ("--methods", "source,gentle", "--settings", "settings.json", "--batch-sizes", "4,8", "--limit", "8")
-    words = words_of("compare", tmp_path / "run", "--corruptions", "fog", *words, *cache)
+    words = ["--methods", "source,gentle", "--settings", "settings.json", "--batch-sizes", "2,4", "--limit", "4"]
+    words = words_of("compare", tmp_path / "run", "--corruptions", "fog", *words, "--cache", "kept")
     found = printed(*words)
     assert [(cell["label"], cell["batch_size"]) for cell in found["cells"]] == [
+        ("source", 2),
+        ("gentle", 2),
         ("source", 4),
         ("gentle", 4),
-        ("source", 8),
-        ("gentle", 8),
     ]
     assert json.loads((tmp_path / "run" / "comparison.json").read_text())["cells"] == found["cells"]
+    assert len(list(Path("kept").glob("*.npy"))) == 1
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "cells").rglob("*")}
     assert spear_hf(*words).exit_code == 0
     assert before == {path: path.stat().st_mtime_ns for path in before}
@@ -154,7 +167,7 @@ def test_compare_keeps_finished_methods(
         (("--batch-sizes", "4,x"), "'4,x' is not allowed; give whole numbers with commas"),
     ],
 )
-def test_compare_refuses_what_it_does_not_know(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+def test_compare_refuses_what_it_does_not_know(tmp_path: Path, run: Run, words: tuple[str, ...], message: str) -> None:
     done = run("compare", tmp_path / "run", *words)
     assert done.exit_code == 2
     assert message in " ".join(done.stderr.split())

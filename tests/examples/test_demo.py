@@ -1,6 +1,7 @@
 """examples/demo.py as a user runs it: a real process, asked over HTTP and looked at by a real browser."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -21,8 +22,9 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """Where the demo is."""
-    command = [sys.executable, "examples/demo.py", "--port", "0", "--batch_size", "16"]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "examples/demo.py", "--port", "0", "--batch-size", "16"]
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=environment)
     assert process.stdout is not None
     found = re.search(r"http://\S+/", process.stdout.readline())
     assert found is not None

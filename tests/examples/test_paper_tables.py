@@ -1,8 +1,7 @@
-"""The paper's figures, and examples/paper_tables.py as a user runs it."""
+"""The paper's numbers, and examples/paper_tables.py."""
 
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,9 @@ from torch import Tensor, nn
 from spear_hf.data.corruptions import CORRUPTIONS
 from spear_hf.errors import ConfigError
 from tests.conftest import ROOT
-from tests.examples.test_examples import OFFLINE
+from tests.hub_server import LoopbackHub
 
 NUMBERS = json.loads((ROOT / "examples" / "paper" / "numbers.json").read_text())
-
-
-@pytest.fixture
-def paper(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes `import paper` find examples/paper, as it does for the script beside it."""
-    monkeypatch.syspath_prepend(ROOT / "examples")
 
 
 def test_every_row_of_the_paper_has_its_15_corruptions_and_its_printed_mean() -> None:
@@ -44,7 +37,7 @@ def test_every_continual_row_has_its_printed_mean() -> None:
             assert sum(row) / 15 == pytest.approx(printed, abs=0.012)
 
 
-def test_a_setup_takes_what_one_gives_it(paper: None) -> None:
+def test_a_setup_takes_what_one_gives_it(examples_path: None) -> None:
     from paper.setups import WORLDS, make_setups
 
     changed = make_setups("paper", changes=["cifar10.checkpoint=mine.safetensors"])
@@ -55,7 +48,7 @@ def test_a_setup_takes_what_one_gives_it(paper: None) -> None:
         make_setups("embedded", changes=["cifar10"])
 
 
-def test_the_paper_s_timm_checkpoints_exist(paper: None) -> None:
+def test_the_paper_s_timm_checkpoints_exist(examples_path: None) -> None:
     import timm
     from paper.setups import WORLDS
 
@@ -64,7 +57,7 @@ def test_the_paper_s_timm_checkpoints_exist(paper: None) -> None:
     assert all(timm.list_models(name, pretrained=True) for name in names)
 
 
-def test_after_its_updates_a_limited_spear_only_answers(paper: None, net: nn.Module, images: Tensor) -> None:
+def test_after_its_updates_a_limited_spear_only_answers(examples_path: None, net: nn.Module, images: Tensor) -> None:
     from paper.probes import CleanProbe, LimitedSpear
 
     from spear_hf import SpearConfig
@@ -82,34 +75,39 @@ def test_after_its_updates_a_limited_spear_only_answers(paper: None, net: nn.Mod
     assert [look["error"] for look in probe.facts()["clean"]] == [0.0, 0.0]
 
 
-def paper_tables(output: Path, *words: str) -> str:
-    script = [sys.executable, str(ROOT / "examples" / "paper_tables.py"), *words]
-    sizes = ["--limit", "16", "--clean-images", "16", "--batch-sizes", "8", "--device", "cpu"]
-    command = [*script, *sizes, "--output", str(output), "--cache", str(output.parent / "cache")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=OFFLINE)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def paper_tables(example: Callable[..., Any], tmp_path: Path) -> Callable[..., str]:
+    """What a table prints on few images."""
+
+    def paper_tables(*words: str) -> str:
+        sizes = ["--limit", "16", "--clean-images", "16", "--batch-sizes", "8", "--device", "cpu"]
+        folders = ["--output", tmp_path / "out", "--cache", tmp_path / "cache"]
+        done = example("paper_tables", *words, *sizes, *folders)
+        assert done.exit_code == 0, done.stderr
+        return done.stdout
+
+    return paper_tables
 
 
 @pytest.mark.slow
-def test_every_table_runs_on_what_is_embedded_or_says_why_not(tmp_path: Path) -> None:
+def test_every_table_runs_on_what_is_embedded_or_says_why_not(paper_tables: Callable[..., str]) -> None:
     for table in ("table1", "table2", "table3", "table4", "alpha", "gate", "preservation"):
-        shown = paper_tables(tmp_path / "out", table, "--methods", "source,spear,never")
+        shown = paper_tables(table, "--methods", "source,spear,never")
         assert "not comparable with the paper: a small network on Fashion-MNIST" in shown
-    assert "not in METHODS, so not run: never" in paper_tables(tmp_path / "out", "table2", "--methods", "source,never")
-    assert "nfnet was not run: nothing stands in for it" in paper_tables(tmp_path / "out", "nfnet")
+    assert "not in METHODS, so not run: never" in paper_tables("table2", "--methods", "source,never")
+    assert "nfnet was not run: nothing stands in for it" in paper_tables("nfnet")
 
 
 @pytest.mark.slow
-def test_checkpoints_that_cannot_be_had_are_a_line_each(tmp_path: Path) -> None:
-    shown = paper_tables(tmp_path / "out", "table1", "--on", "paper")
+def test_checkpoints_that_cannot_be_had_are_a_line_each(paper_tables: Callable[..., str], hub: LoopbackHub) -> None:
+    shown = paper_tables("table1", "--on", "paper")
     assert "cifar10 was not run: ConfigError: the paper's ResNet-26 was trained by its authors" in shown
     assert "imagenet was not run: ModelNotFoundError: 'timm/resnet50.tv_in1k' could not be loaded" in shown
 
 
 @pytest.mark.slow
-def test_the_paper_stands_beside_a_network_of_its_shape(tmp_path: Path, shared: Path) -> None:
-    shown = paper_tables(tmp_path / "out", "table3", "--data", str(shared), "--only", "cifar10", "--methods", "spear")
+def test_the_paper_stands_beside_a_network_of_its_shape(paper_tables: Callable[..., str], shared: Path) -> None:
+    shown = paper_tables("table3", "--data", str(shared), "--only", "cifar10", "--methods", "spear")
     assert "(22.23)" in shown
     assert "(17.25)" in shown
     assert "the same architecture, trained for 16 epochs" in shown
