@@ -41,8 +41,7 @@ from spear_hf.analysis import (
     separability,
     source_representations,
 )
-from spear_hf.analysis.figures import Draw, bars, heat_map, lines, save_panels
-from spear_hf.analysis.tables import Grid, grid, shown, summary
+from spear_hf.analysis.grids import Draw, Grid, bars, grid, heat_map, lines, save_panels, shown, summary
 from spear_hf.cli import ImageOptions, WeightOptions, about, expanded, numbers, script
 from spear_hf.errors import ConfigError
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import timm
 import torch
 import typer
 from torch import Tensor, nn
@@ -240,3 +241,14 @@ def a_run() -> tuple[Report, list[BatchRecord]]:
     report = Report(rows, ["source", "SPeaR"], {"config": {"tau": 0.25}}, parameters={"source": 0, "SPeaR": 96})
     steps = [batch_record(0, "fog/5", 4), batch_record(1, "fog/5", 2), batch_record(2, "snow/5", 6, adapted=False)]
     return report, steps
+
+
+def hooks_of(model: nn.Module) -> int:
+    """How many forward hooks and pre-hooks there are."""
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
+
+
+def a_vit() -> nn.Module:
+    """timm's test_vit: 160 x 160 images, 10 classes, no BatchNorm."""
+    torch.manual_seed(0)
+    return timm.create_model("test_vit", num_classes=10).eval()

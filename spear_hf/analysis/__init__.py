@@ -1,49 +1,76 @@
-"""The paper's configuration analysis: what steering does to representations, and which part of SPeaR does what.
+"""The paper's configuration analysis: how steering changes representations, and what each part of SPeaR contributes.
 
-    similarity   AMD and linear CKA, pure functions of tensors
-    recording    what passes each boundary of a SpearModel
-    probe        a linear probe on frozen features, and its gap to the classifier
-    placement    stem, stem+1, early, deep, all
-    adapted      learn for a number of updates, then look with the RSPs held
-    drift        AMD, CKA and probe of the five placements
-    gating       the hard gate on and off; a stream without confident images
-    mixing       error against alpha and batch size
-    tables       means over rows; figures draws them
+    measures    AMD, linear CKA and a linear probe: functions of tensors
+    recording   the representation at each boundary of a SpearModel
+    adapted     learn for a number of updates, then predict with the RSPs held; or online
+    placement   AMD, CKA and probe for RSPs at the stem, stem+1, early, deep and all boundaries
+    ablation    the hard gate on and off, streams without confident images, error against alpha
+    grids       means over rows, as tables and figures
 
-`examples/analyze.py` runs them. Probes need the extra `analysis`.
+`examples/analyze.py` runs them. Probes and figures need the extra `analysis`.
 """
 
-from spear_hf.analysis.adapted import ImageSet, Look, answer_online, answers, learn, look
-from spear_hf.analysis.drift import Adapted, adapted_representations, drift, separability, source_representations
-from spear_hf.analysis.gating import gate_ablation, scarce_confidence, source_entropy, without_confident
-from spear_hf.analysis.mixing import mixing_errors
-from spear_hf.analysis.placement import placed, placements
-from spear_hf.analysis.probe import ProbeResult, accuracy, probe_accuracy, probe_features
+from spear_hf.analysis.ablation import (
+    AlphaRow,
+    GateRow,
+    ScarcityRow,
+    gate_ablation,
+    mixing_errors,
+    scarce_confidence,
+    source_entropy,
+    without_confident,
+)
+from spear_hf.analysis.adapted import (
+    ImageSet,
+    OnlineResult,
+    Outputs,
+    answer_online,
+    learn,
+    outputs_of,
+    predict,
+)
+from spear_hf.analysis.measures import ProbeResult, accuracy, amd, linear_cka, probe_accuracy, probe_features
+from spear_hf.analysis.placement import (
+    Adapted,
+    DriftRow,
+    ProbeRow,
+    adapted_representations,
+    drift,
+    placed,
+    placements,
+    separability,
+    source_representations,
+)
 from spear_hf.analysis.recording import CLASSIFIER, Recording, find_classifier, pooled, recording
-from spear_hf.analysis.similarity import amd, linear_cka
 
 __all__ = [
     "CLASSIFIER",
     "Adapted",
+    "AlphaRow",
+    "DriftRow",
+    "GateRow",
     "ImageSet",
-    "Look",
+    "OnlineResult",
+    "Outputs",
     "ProbeResult",
+    "ProbeRow",
     "Recording",
+    "ScarcityRow",
     "accuracy",
     "adapted_representations",
     "amd",
     "answer_online",
-    "answers",
     "drift",
     "find_classifier",
     "gate_ablation",
     "learn",
     "linear_cka",
-    "look",
     "mixing_errors",
+    "outputs_of",
     "placed",
     "placements",
     "pooled",
+    "predict",
     "probe_accuracy",
     "probe_features",
     "recording",

@@ -1,1 +1,1 @@
-"""What a method's answers to a stream are worth, and the files and figures of a run."""
+"""How good a method's predictions on a stream are, and the files, figures and page of a run."""

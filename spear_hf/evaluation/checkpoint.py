@@ -1,8 +1,9 @@
-"""States of a run on disk: RSPs, moments, stream position and counts, a few kilobytes, whole or not there at all.
+"""Checkpoints: the states of a run on disk, from which a killed run continues.
 
     runs/fog/checkpoint/step-00000150/state.json, state.safetensors
 
-A folder is written under another name and then renamed, so a kill at any moment leaves the states before it intact.
+A state holds RSPs, optimizer moments, the position in the stream and the counts: a few kilobytes. It is written to a
+folder of another name, which is then renamed: a kill at any moment leaves the earlier states whole.
 """
 
 import json
@@ -25,7 +26,12 @@ KEEP = 2
 
 
 class Stateful(Protocol):
-    """What a checkpoint holds the state of."""
+    """Anything whose state a checkpoint can hold: a method, a stream, a MetricAccumulator.
+
+    >>> from spear_hf.evaluation.accumulate import MetricAccumulator
+    >>> from spear_hf.evaluation.checkpoint import Stateful
+    >>> part: Stateful = MetricAccumulator(["source"])
+    """
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -33,11 +39,22 @@ class Stateful(Protocol):
 
 
 class Checkpoints:
-    """The states of one run in one folder, the newest `KEEP` of them.
+    """The newest two states of one run, in one folder.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from spear_hf.evaluation.accumulate import MetricAccumulator
+    >>> from spear_hf.evaluation.checkpoint import Checkpoints
+    >>> from spear_hf.utils.distributed import ProcessGroup
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     checkpoints = Checkpoints(Path(folder), {"seed": 0})
+    ...     path = checkpoints.save(20, {"metrics": MetricAccumulator(["source"])})
+    ...     print(path.name, checkpoints.resume(ProcessGroup(), {"metrics": MetricAccumulator(["source"])}))
+    step-00000020 20
 
     Args:
-        folder: made where it is missing; written by the main process alone.
-        identity: JSON-ready facts that must be the same for a run to go on from a state here.
+        folder: made where it is missing; only the main process writes.
+        identity: JSON-ready facts; a run continues only from a state with the same facts.
     """
 
     def __init__(self, folder: Path, identity: Mapping[str, Any]) -> None:
@@ -45,7 +62,11 @@ class Checkpoints:
         self.identity = json.loads(json.dumps({k: v for k, v in identity.items() if k != "processes"}))
 
     def save(self, done: int, parts: Mapping[str, Stateful]) -> Path:
-        """Write the state after `done` batches; an interrupted or earlier one of the same name is not touched."""
+        """Write the state after `done` batches, unless it is there already; returns its folder.
+
+        Raises:
+            CheckpointError: a state holds something other than tensors, numbers, strings, lists and dictionaries.
+        """
         target = self.folder / f"step-{done:08d}"
         if target.exists():
             return target
@@ -63,20 +84,20 @@ class Checkpoints:
         return target
 
     def resume(self, processes: ProcessGroup, parts: Mapping[str, Stateful]) -> int:
-        """Load the newest state into every part, on every process, and return how many batches it was saved after.
+        """Load the newest state into every part, on every process.
 
         Returns:
-            0 where there is no state yet.
+            The number of batches after which it was saved; 0 where there is no state.
 
         Raises:
             CheckpointError: the newest state is of another run or cannot be read; on every process.
-            SpearError: a part refuses its state, for it was configured otherwise.
+            SpearError: a part refuses the state, because its configuration is another one.
         """
         state, error = None, None
         if processes.is_main:
             try:
                 state = self._newest(parts)
-            except CheckpointError as refusal:
+            except CheckpointError as refusal:  # raised below, on all processes: the others wait for the state
                 error = refusal
         state, error = processes.same((state, error))
         if error is not None:
@@ -98,7 +119,7 @@ class Checkpoints:
             state = json.loads((path / "state.json").read_text())
             tensors = load_tensors((path / "state.safetensors").read_bytes())
             found, mine = state["identity"], self.identity
-        except Exception as error:  # safetensors raises its own, which is no subclass of anything shared
+        except Exception as error:  # safetensors raises its own class, which derives from Exception directly
             raise CheckpointError(
                 f"{path} cannot be read ({error}); remove that folder to go on from the one before"
             ) from error
@@ -111,7 +132,7 @@ class Checkpoints:
 
 
 def _packed(value: Any, key: str, tensors: dict[str, Tensor]) -> Any:
-    """`value` as JSON that keeps keys which are not strings; its tensors go into `tensors`."""
+    """`value` for JSON; dictionaries become lists of pairs, to keep integer keys, and tensors go into `tensors`."""
     if isinstance(value, Tensor):
         tensors[key] = value.detach().cpu().contiguous().clone()
         return {"tensor": key}
@@ -125,7 +146,7 @@ def _packed(value: Any, key: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def _unpacked(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """What `_packed` was given; tuples come back as lists."""
+    """The value that `_packed` was given, with lists in place of tuples."""
     if isinstance(value, list):
         return [_unpacked(v, tensors) for v in value]
     if isinstance(value, dict) and "items" in value:

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from spear_hf import SpearConfig, get_spear_model
-from spear_hf.analysis import CLASSIFIER, find_classifier, look, pooled, recording
+from spear_hf.analysis import CLASSIFIER, find_classifier, outputs_of, pooled, recording
 from spear_hf.boundaries import Boundary
 from spear_hf.errors import DataError
-from tests.analysis.helpers import a_vit, hooks_of
+from tests.builders import a_vit, hooks_of
 
 
 @pytest.mark.parametrize(("shape", "axis"), [((2, 3, 4, 5), 1), ((2, 4, 5, 3), -1), ((2, 20, 3), -1), ((2, 3), 1)])
@@ -79,7 +79,7 @@ def test_a_recording_grows_by_the_rows_of_each_batch(net: nn.Module, images: Ten
 def test_the_classifier_is_found_and_its_input_makes_the_logits(net: nn.Module, images: Tensor) -> None:
     model = get_spear_model(net)
     assert find_classifier(model, images[:2]) == "fc"
-    seen = look(model, images, 8, "fc")
+    seen = outputs_of(model, images, 8, "fc")
     torch.testing.assert_close(net.get_submodule("fc")(seen.features[CLASSIFIER]), seen.logits)
 
 

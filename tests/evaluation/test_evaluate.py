@@ -12,7 +12,7 @@ from spear_hf.errors import CheckpointError, DataError
 from spear_hf.evaluation.evaluate import evaluate
 from spear_hf.learning.method import TTAMethod
 from spear_hf.learning.record import StepRecord
-from tests.builders import Killed, KilledStream, TinyStream, images_and_labels
+from tests.builders import Killed, KilledStream, TinyStream, images_and_labels, learner
 from tests.learning.test_alpha_selection import with_variance
 
 
@@ -51,15 +51,18 @@ def test_every_image_of_every_domain_is_counted_once(net: nn.Module, finished: F
 
 
 def test_a_single_protocol_forgets_before_each_domain_and_a_continual_one_does_not(net: nn.Module) -> None:
-    single, continual = methods(net), methods(net)
-    evaluate(single, TinyStream((4, 2), protocol="single"), progress=False)
-    evaluate(continual, TinyStream((4, 2), protocol="continual"), progress=False)
-    assert (single["SPeaR"].num_steps, continual["SPeaR"].num_steps) == (2, 4)  # pyright: ignore
+    spear = learner(net)
+    evaluate({"SPeaR": spear}, TinyStream((4, 2), protocol="single"), progress=False)
+    assert spear.num_steps == 2
+    spear.reset()
+    evaluate({"SPeaR": spear}, TinyStream((4, 2), protocol="continual"), progress=False)
+    assert spear.num_steps == 4
 
 
 def test_the_caller_gets_the_record_of_every_step_of_the_last_method(net: nn.Module) -> None:
     seen: list[tuple[str, int]] = []
-    evaluate(methods(net), TinyStream((4, 1)), progress=False, on_step=lambda d, r: seen.append((d, r.batch_size)))
+    both = {"source": Source(copy.deepcopy(net)), "SPeaR": learner(net)}
+    evaluate(both, TinyStream((4, 1)), progress=False, on_step=lambda d, r: seen.append((d, r.batch_size)))
     assert seen == [("domain0", 4), ("domain0", 1), ("domain1", 4), ("domain1", 1)]
 
 
@@ -142,7 +145,8 @@ def test_a_tracker_gets_one_record_for_each_batch(net: nn.Module) -> None:
     kept = Kept()
     accelerator = Accelerator(cpu=True, log_with=[kept])
     accelerator.init_trackers("spear")
-    evaluate(methods(net), TinyStream((4, 2)), accelerator=accelerator, progress=False)
+    both = {"source": Source(copy.deepcopy(net)), "SPeaR": learner(net)}
+    evaluate(both, TinyStream((4, 2)), accelerator=accelerator, progress=False)
     assert [step for step, _ in kept.logged] == list(range(4))
     assert {"error/source", "error/SPeaR", "gate/entropy", "gate/adapted", "loss/total"} <= kept.logged[0][1].keys()
 

@@ -138,7 +138,7 @@ def test_figures_are_saved_beside_the_report(tmp_path: Path) -> None:
 
 def test_without_matplotlib_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ConfigError, match=r'needs? matplotlib, .*pip install "spear-hf\[plots\]"'):
+    with pytest.raises(ConfigError, match=r'need matplotlib, .*pip install "spear-hf\[plots\]"'):
         plots.error_by_domain(REPORT)
 
 

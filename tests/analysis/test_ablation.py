@@ -6,11 +6,11 @@ from torch import Tensor, nn
 
 from spear_hf import Spear, SpearConfig, get_spear_model
 from spear_hf.analysis import (
+    GateRow,
     ImageSet,
     accuracy,
     answer_online,
     gate_ablation,
-    learn,
     mixing_errors,
     scarce_confidence,
     source_entropy,
@@ -19,29 +19,7 @@ from spear_hf.analysis import (
 from spear_hf.baselines import METHODS, Source
 from spear_hf.errors import ConfigError, DataError
 from spear_hf.learning.objective import normalized_entropy
-from tests.analysis.helpers import a_vit, hooks_of
-
-
-def test_learn_makes_as_many_steps_as_asked_and_begins_again(net: nn.Module, images: Tensor) -> None:
-    spear = Spear(get_spear_model(net))
-    spear.step(images)
-    learn(spear, images, 8, 5)
-    assert spear.num_steps == 5
-    state = spear.model.snapshot()
-    spear.reset()
-    for x in (images[:8], images[8:]) * 2 + (images[:8],):
-        spear.step(x)
-    assert all(torch.equal(state[key], value) for key, value in spear.model.snapshot().items())
-
-
-def test_an_online_answer_counts_errors_and_skipped_batches(net: nn.Module, data: ImageSet) -> None:
-    run = answer_online(Spear(get_spear_model(copy.deepcopy(net), SpearConfig(tau=1.0, alpha=0.0))), data, 8)
-    assert run.skipped == 1
-    assert (
-        run.error
-        == answer_online(Source(net), data, 16).error
-        == 100 - accuracy(net(data.images).argmax(1), data.labels)
-    )
+from tests.builders import a_vit, hooks_of
 
 
 def test_source_entropy_is_that_of_the_logits(net: nn.Module, images: Tensor) -> None:
@@ -54,20 +32,18 @@ def test_the_confident_are_taken_away_in_order(data: ImageSet) -> None:
     assert torch.equal(left.images, data.images[10:])
 
 
-def test_no_images_are_refused(net: nn.Module, data: ImageSet) -> None:
-    with pytest.raises(DataError, match="noise has no images; at least one is needed"):
-        answer_online(Source(net), without_confident(data, torch.zeros(16), 0.5), 8)
-
-
 def test_a_shut_gate_is_mixing_alone_and_an_open_one_makes_no_difference(net: nn.Module, data: ImageSet) -> None:
-    def spear(**settings: object) -> object:
-        return lambda base: Spear(get_spear_model(base, SpearConfig(**settings)))  # pyright: ignore[reportArgumentType]
+    def row(tau: float) -> GateRow:
+        gated, free = (
+            lambda base, hard=hard: Spear(get_spear_model(base, SpearConfig(tau=tau, hard_gate=hard)))
+            for hard in (True, False)
+        )
+        return next(gate_ablation(net, [data], gated, free, batch_sizes=[8]))
 
-    shut = next(gate_ablation(net, [data], spear(tau=1.0), spear(tau=1.0, hard_gate=False), batch_sizes=[8]))  # pyright: ignore[reportArgumentType]
+    shut, always = row(1.0), row(0.0)
     assert (shut.skipped, shut.gain) == (1, shut.without_gate - shut.with_gate)
     alone = METHODS["bn_adapt"](copy.deepcopy(net), alpha=SpearConfig().alpha)
     assert shut.with_gate == answer_online(alone, data, 8).error
-    always = next(gate_ablation(net, [data], spear(tau=0.0), spear(tau=0.0, hard_gate=False), batch_sizes=[8]))  # pyright: ignore[reportArgumentType]
     assert (always.skipped, always.gain) == (0, 0)
     assert hooks_of(net) == 0
 

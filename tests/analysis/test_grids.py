@@ -4,32 +4,29 @@ import sys
 from pathlib import Path
 
 import pytest
-from torch import nn
 
-from spear_hf import SpearConfig
-from spear_hf.analysis import ImageSet, mixing_errors
-from spear_hf.analysis.tables import grid, shown, summary
+from spear_hf.analysis import AlphaRow
+from spear_hf.analysis.grids import grid, lines, save_panels, shown, summary
 from spear_hf.errors import ConfigError
 from tests.conftest import ROOT
 
 
-def test_a_grid_holds_means_in_the_order_of_the_rows(net: nn.Module, data: ImageSet) -> None:
-    rows = list(mixing_errors(net, [data, data], SpearConfig(), alphas=(0.5, 0.0), batch_sizes=(16,), updates=0))
+def test_a_grid_holds_means_in_the_order_of_the_rows() -> None:
+    rows = [AlphaRow(domain, alpha, 16, 60.0, 40.0 - 20 * alpha) for domain in ("fog", "snow") for alpha in (0.5, 0.0)]
+    rows.append(AlphaRow("snow", 0.0, 16, 60.0, 70.0))
     found = grid(rows, "alpha", "batch_size", "learned")
     assert (found.rows, found.columns) == ([0.5, 0.0], [16])
-    assert found.row(0.0) == [rows[1].learned]
+    assert found.row(0.0) == [(40.0 + 40.0 + 70.0) / 3]
     assert math.isnan(found.row("nothing")[0])
     means = summary(rows, "alpha", ("learned", "unlearned"), mean=True)
-    assert means.cells["mean", "learned"] == (rows[0].learned + rows[1].learned) / 2
-    assert means.only(["learned"]).row(0.5) == [rows[0].learned]
+    assert means.row("mean") == [(30.0 + 50.0) / 2, 60.0]
+    assert means.only(["learned"]).row(0.5) == [30.0]
     assert shown(means, "title", "alpha").row_count == 3
 
 
 def test_a_figure_without_matplotlib_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from spear_hf.analysis.figures import lines, save_panels
-
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ConfigError, match=r'needs matplotlib.*pip install "spear-hf\[analysis\]"'):
+    with pytest.raises(ConfigError, match=r'need matplotlib.*pip install "spear-hf\[plots\]"'):
         save_panels(tmp_path / "x.png", {}, lines, y="", x="")
 
 
