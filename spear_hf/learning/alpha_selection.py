@@ -9,8 +9,6 @@ so a new one begins with it, and leaves whole statistics only where the mixed on
 from collections.abc import Mapping
 from typing import Any
 
-from spear_hf.utils.distributed import BatchShard
-
 SURER = 5 / 6  # of the mean entropy with mixed statistics; chosen on held-out images (benchmarks/results/tune.md)
 
 
@@ -36,16 +34,16 @@ class AlphaSelector:
         """Whether images are still to be tried."""
         return self.count < self.images
 
-    def add(self, entropies: Mapping[bool, float], shard: BatchShard) -> bool:
+    def add(self, entropies: Mapping[bool, float], images: int) -> bool:
         """Whether the domain is to be answered with whole statistics, after this batch.
 
         Args:
             entropies: the batch's mean normalised entropy with mixed (False) and with whole statistics (True).
-            share: the batch.
+            images: how many images the batch has, of this stream and over all processes.
         """
         for whole, entropy in entropies.items():
-            self._entropy[whole] += entropy * shard.total
-        self.count += shard.total
+            self._entropy[whole] += entropy * images
+        self.count += images
         return self._entropy[True] < (1 if self._began_whole else SURER) * self._entropy[False]
 
     def state_dict(self) -> dict[str, Any]:

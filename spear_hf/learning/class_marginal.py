@@ -45,6 +45,11 @@ class ClassMarginal:
         fading = self._fading(count)
         return fading * self._weight + 1 - fading
 
+    @property
+    def nbytes(self) -> int:
+        """Of the mean prediction."""
+        return 0 if self._mean is None else self._mean.nbytes
+
     def state_dict(self) -> dict[str, Any]:
         """The mean, None before the first batch, and its weight in (0, 1)."""
         return {"mean": None if self._mean is None else self._mean.clone(), "weight": self._weight}

@@ -7,8 +7,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
-
 WARM = 2  # batches before what is usual is known
 KEEP = 15 / 16  # of what is usual, at each batch
 
@@ -54,19 +52,3 @@ class DomainShiftDetector:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state_dict`."""
         self.batches, self.usual = state["batches"], dict(state["usual"])
-
-
-def distance(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor], eps: float = 1e-5) -> Tensor:
-    """Symmetric divergence KL(a || b) + KL(b || a) of normal distributions, each half, the mean over the channels.
-
-    Args:
-        a, b: mean and variance, (C,) each.
-
-    Returns:
-        A scalar, at least 0.
-    """
-    (mean, variance), (other_mean, other_variance) = a, b
-    variance, other_variance = variance + eps, other_variance + eps
-    apart = (mean - other_mean).square()
-    ratio = variance / other_variance
-    return ((ratio + 1 / ratio - 2 + apart / variance + apart / other_variance) / 2).mean()

@@ -1,7 +1,7 @@
 """The objective of SPeaR as pure functions of logits and RSPs (Eqs. 6 to 9 and 11)."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from spear_hf.config import SpearConfig
 from spear_hf.learning.class_marginal import ClassMarginal
-from spear_hf.steering.rsp import RSP
+from spear_hf.steering.rsp import RSP, RSPValues
 from spear_hf.utils.distributed import BatchShard
 
 _FAR = 1e30  # beyond any real logit, and p * log p stays finite where a logit is infinite
@@ -46,13 +46,44 @@ def entropy_loss(mean_entropy: Tensor, tau: float) -> Tensor:
     return F.relu(mean_entropy - tau)
 
 
-def batch_means(logits: Tensor, shard: BatchShard | None = None) -> tuple[Tensor, Tensor]:
+class ImageGroups(NamedTuple):
+    """Which stream each image of a batch is of, where the batch holds images of several.
+
+    Args:
+        index: (B,) int64 in 0..S-1.
+        sizes: how many images each stream has, S of them, at least 1 each.
+
+    >>> import torch
+    >>> groups = ImageGroups(torch.tensor([0, 1, 0]), (2, 1))
+    >>> groups.means(torch.tensor([1.0, 5.0, 3.0]))
+    tensor([2., 5.])
+    """
+
+    index: Tensor
+    sizes: Sequence[int]
+
+    def means(self, rows: Tensor) -> Tensor:
+        """(S, ...), the mean of each stream's rows (B, ...)."""
+        sums = rows.new_zeros(len(self.sizes), *rows.shape[1:]).index_add(0, self.index.to(rows.device), rows)
+        return sums / rows.new_tensor(self.sizes).view(-1, *[1] * (rows.dim() - 1))
+
+
+def batch_means(
+    logits: Tensor, shard: BatchShard | None = None, groups: ImageGroups | None = None
+) -> tuple[Tensor, Tensor]:
     """The mean normalised entropy, a scalar in [0, 1], and the mean prediction pbar (K,) of the global batch.
 
     Args:
         logits: (B, K), with B = 0 on a process without images.
-        share: the global batch that the logits are a slice of; None where they are all of it.
+        shard: the global batch that the logits are a slice of; None where they are all of it.
+        groups: takes the means of each stream's images apart: (S,) and (S, K).
+
+    >>> import torch
+    >>> batch_means(torch.zeros(4, 2))
+    (tensor(1.), tensor([0.5000, 0.5000]))
     """
+    if groups is not None:
+        return groups.means(normalized_entropy(logits)), groups.means(log_probabilities(logits).exp())
     predictions = log_probabilities(logits).exp().sum(0)
     sums = torch.cat([normalized_entropy(logits).sum(0, keepdim=True), predictions])
     means = sums / len(logits) if shard is None else shard.sum(sums) / shard.total
@@ -64,7 +95,7 @@ def diversity_loss(logits: Tensor, shard: BatchShard | None = None) -> Tensor:
 
     Args:
         logits: (B, K).
-        share: as for `batch_means`.
+        shard: as for `batch_means`.
 
     Returns:
         A scalar in [0, log K]; 0 when every class is predicted equally often.
@@ -82,10 +113,10 @@ def diversity_share(batch_size: int, full: int) -> float:
 
 
 def _divergence_from_uniform(p: Tensor) -> Tensor:
-    return math.log(len(p)) + torch.special.xlogy(p, p.clamp_min(1e-38)).sum()
+    return math.log(p.shape[-1]) + torch.special.xlogy(p, p.clamp_min(1e-38)).sum(-1)
 
 
-def anchor_loss(rsps: Mapping[int, list[RSP]], growth: float) -> Tensor:
+def anchor_loss(rsps: Mapping[int, Sequence[RSP | RSPValues]], growth: float) -> Tensor:
     """sum_d lambda_d (||gamma_d - 1||^2 + ||beta_d||^2) with lambda_d = growth ** d (Eq. 9).
 
     Args:
@@ -93,7 +124,7 @@ def anchor_loss(rsps: Mapping[int, list[RSP]], growth: float) -> Tensor:
         growth: at least 1; above 1 it makes lambda_0 < lambda_1 < ... < lambda_L, as the paper asks.
     """
     terms = [growth**depth * rsp.deviation() for depth, several in rsps.items() for rsp in several]
-    return torch.stack([term.to(terms[0].device) for term in terms]).sum()
+    return torch.stack([term.to(terms[0].device) for term in terms]).sum(0)
 
 
 class Losses(NamedTuple):
@@ -109,10 +140,11 @@ class Losses(NamedTuple):
 
 def spear_loss(
     logits: Tensor,
-    rsps: Mapping[int, list[RSP]],
+    rsps: Mapping[int, Sequence[RSP | RSPValues]],
     config: SpearConfig,
     shard: BatchShard | None = None,
-    seen: ClassMarginal | None = None,
+    seen: ClassMarginal | Sequence[ClassMarginal] | None = None,
+    groups: ImageGroups | None = None,
 ) -> Losses:
     """lambda_ent L_ent + lambda_div L_div + lambda_anchor L_anchor (Eq. 11), with its parts; of the global batch.
 
@@ -120,20 +152,34 @@ def spear_loss(
         logits: (B, K).
         rsps: as for `anchor_loss`.
         config: tau and the weights.
-        share: as for `batch_means`.
-        seen: what the mean prediction remembers of the stream; None takes the batch alone.
+        shard: as for `batch_means`.
+        seen: what the mean prediction remembers of the stream, of each stream for `groups`; None takes the batch alone.
+        groups: as for `batch_means`; every loss is then (S,), each stream's own, and the RSPs are (S, C).
+
+    >>> import torch
+    >>> spear_loss(torch.zeros(4, 10), {0: [RSP(8, 1)]}, SpearConfig(tau=0.25)).entropy.item()
+    0.75
     """
-    batch_size = len(logits) if shard is None else shard.total
-    mean_entropy, mean_prediction = batch_means(logits, shard)
+    mean_entropy, mean_prediction = batch_means(logits, shard, groups)
     entropy = entropy_loss(mean_entropy, config.tau)
+    sizes = groups.sizes if groups is not None else [len(logits) if shard is None else shard.total]
     if seen is None:
         diversity = _divergence_from_uniform(mean_prediction)
     else:
-        diversity = _stream_divergence(mean_prediction, seen.joined(mean_prediction.detach(), batch_size))
+        diversity = _stream_divergence(mean_prediction, _joined(seen, mean_prediction.detach(), sizes))
     anchor = anchor_loss(rsps, config.anchor_growth).to(logits.device)
-    lambda_div = config.lambda_div * diversity_share(batch_size, config.diversity_batch)
+    weights = [config.lambda_div * diversity_share(size, config.diversity_batch) for size in sizes]
+    lambda_div = weights[0] if groups is None else diversity.new_tensor(weights)
     total = config.lambda_ent * entropy + lambda_div * diversity + config.lambda_anchor * anchor
     return Losses(mean_entropy, mean_prediction, entropy, diversity, anchor, total)
+
+
+def _joined(seen: ClassMarginal | Sequence[ClassMarginal], means: Tensor, sizes: Sequence[int]) -> Tensor:
+    """(K,) or (S, K), what each stream's mean prediction becomes with this batch."""
+    if isinstance(seen, ClassMarginal):
+        return seen.joined(means, sizes[0])
+    rows = zip(seen, means.unbind(), sizes, strict=True)
+    return torch.stack([each.joined(mean, size) for each, mean, size in rows])
 
 
 def _stream_divergence(p: Tensor, stream: Tensor) -> Tensor:
@@ -143,5 +189,5 @@ def _stream_divergence(p: Tensor, stream: Tensor) -> Tensor:
     has had too often; where nothing is remembered it is that of Eq. 8. Left as it is, the batch's small share in q
     would make it small too.
     """
-    push = (p * stream.clamp_min(1e-38).log()).sum()
+    push = (p * stream.clamp_min(1e-38).log()).sum(-1)
     return _divergence_from_uniform(stream) + push - push.detach()

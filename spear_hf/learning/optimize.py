@@ -1,19 +1,22 @@
 """One optimizer step of any method: gradients of the learned parameters alone, and no step unless all are finite."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.optim.adam import adam
 
 from spear_hf.learning.record import NON_FINITE_GRADIENT, NON_FINITE_LOSS
+from spear_hf.learning.stream_state import AdamMoments, Learned
 from spear_hf.utils.distributed import ProcessGroup
 
 Gradients = Sequence[Tensor | None]
 """One for each parameter; None if the loss does not depend on it."""
 
 
-def gradients(loss: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor | None]:
+def gradients(loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor | None]:
     """dloss/dp of each parameter; None if the loss does not depend on it. No .grad field is written.
 
     >>> import torch
@@ -26,7 +29,11 @@ def gradients(loss: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor |
 
 
 def step_along(
-    found: Gradients, optimizer: torch.optim.Optimizer, processes: ProcessGroup | None = None, scaler: Any = None
+    found: Gradients,
+    optimizer: torch.optim.Optimizer,
+    processes: ProcessGroup | None = None,
+    scaler: Any = None,
+    lock: AbstractContextManager[Any] | None = None,
 ) -> bool:
     """Take one optimizer step with these gradients.
 
@@ -35,6 +42,7 @@ def step_along(
         optimizer: of the learned parameters.
         processes: average the gradients over these; None is this process alone.
         scaler: a GradScaler, for fp16, that the loss was scaled by. A gradient that is not finite lowers its scale.
+        lock: held while parameters are written.
 
     Returns:
         False, with no parameter moved, if a gradient is not finite.
@@ -51,17 +59,22 @@ def step_along(
     if scaler is not None:
         scaler.unscale_(optimizer)
     finite = are_finite([p.grad for p in parameters])
-    if scaler is not None:
-        scaler.step(optimizer)  # skips the step by itself if a gradient is not finite
-        scaler.update()
-    elif finite:
-        optimizer.step()
+    with lock or nullcontext():
+        if scaler is not None:
+            scaler.step(optimizer)  # skips the step by itself if a gradient is not finite
+            scaler.update()
+        elif finite:
+            optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return finite
 
 
 def update(
-    loss: Tensor, optimizer: torch.optim.Optimizer, processes: ProcessGroup | None = None, scaler: Any = None
+    loss: Tensor,
+    optimizer: torch.optim.Optimizer,
+    processes: ProcessGroup | None = None,
+    scaler: Any = None,
+    lock: AbstractContextManager[Any] | None = None,
 ) -> bool:
     """Take one optimizer step down `loss`; nothing but the optimizer's parameters gets a gradient.
 
@@ -71,6 +84,7 @@ def update(
         processes: those that computed the loss together; None is this process alone.
         scaler: a GradScaler, for fp16. Call `update` only for batches that are learned from: each call counts as one
             of its steps.
+        lock: held while parameters are written.
 
     Returns:
         False, with no parameter moved, if a gradient is not finite.
@@ -83,7 +97,7 @@ def update(
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     found = gradients(loss if scaler is None else scaler.scale(loss), parameters)
-    return step_along(found, optimizer, processes, scaler)
+    return step_along(found, optimizer, processes, scaler, lock)
 
 
 def descend(loss: Tensor, optimizer: torch.optim.Optimizer) -> str | None:
@@ -109,6 +123,45 @@ def are_finite(found: Gradients) -> bool:
     (True, False)
     """
     return all(bool(torch.isfinite(g).all()) for g in found if g is not None)
+
+
+def adam_steps(
+    learned: Sequence[Learned], gradients: Tensor, rates: Sequence[float], betas: tuple[float, float]
+) -> list[Learned]:
+    """One Adam step of each of S streams, by torch's own function; what came in is not written.
+
+    Args:
+        learned: values and moments, (P,) each, of each stream.
+        gradients: (S, P).
+        rates: the learning rate of each stream.
+        betas: Adam's decay rates.
+    """
+    after = [
+        Learned(
+            each.flat.clone(),
+            AdamMoments(*(m.clone() for m in (each.moments.exp_avg, each.moments.exp_avg_sq, each.moments.step))),
+        )
+        for each in learned
+    ]
+    for rate in dict.fromkeys(rates):
+        same = [(a, g) for a, g, r in zip(after, gradients.unbind(), rates, strict=True) if r == rate]
+        adam(
+            [a.flat for a, _ in same],
+            [g for _, g in same],
+            [a.moments.exp_avg for a, _ in same],
+            [a.moments.exp_avg_sq for a, _ in same],
+            [],
+            [a.moments.step for a, _ in same],
+            foreach=len(same) > 1,
+            amsgrad=False,
+            beta1=betas[0],
+            beta2=betas[1],
+            lr=rate,
+            weight_decay=0.0,
+            eps=1e-8,
+            maximize=False,
+        )
+    return after
 
 
 def _averaged(found: Gradients, processes: ProcessGroup | None) -> list[Tensor | None]:

@@ -1,9 +1,8 @@
 """StepRecord: what one step of a method did, and why it did not learn."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypedDict
-
-from spear_hf.learning.objective import Losses
 
 BUDGET = "budget: one batch in learn_every is learned from"
 CONFIDENT = "confident: mean entropy below tau"
@@ -68,13 +67,7 @@ class LossFields(TypedDict):
     loss: float | None
 
 
-def loss_fields(losses: Losses | None) -> LossFields:
-    """What was minimised, in figures; None where nothing was."""
-    if losses is None:
-        return LossFields(entropy_loss=None, diversity_loss=None, anchor_loss=None, loss=None)
-    return LossFields(
-        entropy_loss=float(losses.entropy),
-        diversity_loss=float(losses.diversity),
-        anchor_loss=float(losses.anchor),
-        loss=float(losses.total),
-    )
+def loss_fields(minimised: Sequence[float] | None) -> LossFields:
+    """What was minimised: entropy, diversity and anchor loss, and their weighted sum; None where nothing was."""
+    entropy, diversity, anchor, total = minimised or (None, None, None, None)
+    return LossFields(entropy_loss=entropy, diversity_loss=diversity, anchor_loss=anchor, loss=total)

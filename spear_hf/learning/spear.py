@@ -1,36 +1,42 @@
-"""Spear, the online learner: predict, gate, update, record.
+"""Spear, the online learner: predict, gate, update, record; for one stream or for many at once.
 
 `step` is the only thing that learns. It answers with what earlier batches taught, and only then learns from this one.
 """
 
-import copy
 import math
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from spear_hf.adapters.arithmetic import deviations
+from spear_hf.backbones.fingerprint import fingerprint
 from spear_hf.config import SpearConfig, differences
-from spear_hf.errors import ConfigError, LaunchError, SpearError
-from spear_hf.lean import LeanForward
-from spear_hf.learning.alpha_selection import AlphaSelector
-from spear_hf.learning.class_marginal import ClassMarginal
-from spear_hf.learning.domain_shift import DomainShiftDetector
-from spear_hf.learning.objective import Losses, batch_means, should_adapt, spear_loss
-from spear_hf.learning.optimize import update
+from spear_hf.errors import ConfigError, InputError, LaunchError
+from spear_hf.learning.objective import Losses, should_adapt, spear_loss
+from spear_hf.learning.optimize import adam_steps, gradients, update
 from spear_hf.learning.record import BUDGET, CONFIDENT, NON_FINITE_GRADIENT, NON_FINITE_LOGITS, StepRecord, loss_fields
-from spear_hf.learning.tta_views import check_views, further_views, mean_answer
+from spear_hf.learning.statistics_memory import StreamStatistics
+from spear_hf.learning.steered_forward import Answered, SteeredForward, Values
+from spear_hf.learning.stream_batch import StreamBatch, grouped, local_shard
+from spear_hf.learning.stream_state import AdapterStream, StreamState
+from spear_hf.learning.streams import Streams
+from spear_hf.learning.tta_views import check_views, mean_answer
+from spear_hf.steering.context import VALUES
 from spear_hf.steering.model import SpearModel
-from spear_hf.steering.rsp import RSP
-from spear_hf.utils.batch import logits_of, validate_batch
-from spear_hf.utils.distributed import BatchShard, ProcessGroup
+from spear_hf.steering.rsp import RSPValues
+from spear_hf.utils.batch import check_images, validate_batch
+from spear_hf.utils.distributed import ProcessGroup
+
+NO_OVERRIDE = ("boundaries", "num_groups", "stem", "alpha", "statistics_memory")
 
 
 class Spear:
     """SPeaR's online learner (section 3, Eqs. 6 to 11) for one SpearModel.
+
+    Any number of threads may call the model while one steps. Steps of different streams run side by side; steps of one
+    stream wait for each other.
 
     Args:
         model: from `get_spear_model`, compiled or in DistributedDataParallel too; its active adapter is what learns.
@@ -41,16 +47,29 @@ class Spear:
             BatchNorm. False takes each process's own, for slow links; W processes then no longer equal one.
         lean: whether the forward keeps for the gradient only what it needs (`LeanForward`): the same bits, less memory
             and time. A compiled model sees to that itself.
+        max_streams_in_memory: of named streams; the least recently used beyond it are on disk. None keeps all.
+        streams_folder: where these are, and where those of an earlier process are found again; None takes a temporary
+            folder.
         overrides: any SpearConfig field of the objective or the optimizer, in place of the adapter's own configuration
             (learning_rate=..., tau=...). Placement, alpha and statistics_memory belong to the adapter and cannot be
             overridden here.
 
     Attributes:
-        last: the StepRecord of the latest step, or None.
+        stream: the state of the stream that is stepped without a name. Its values are the adapter, so that the model
+            itself answers by them.
+        streams: name -> StreamState of the others.
+        last: the StepRecord of the latest step, or None; a dictionary name -> StepRecord where it was of named streams.
 
     Raises:
         ConfigError: no SpearModel, or one without an active adapter.
         LaunchError: sharding or replication that cannot work.
+
+    >>> import timm, torch
+    >>> from spear_hf import get_spear_model
+    >>> tta = Spear(get_spear_model(timm.create_model("test_resnet")))
+    >>> logits = tta.step(torch.randn(4, 3, 64, 64), streams=["cam-1", "cam-1", "cam-7", "cam-7"])
+    >>> sorted(tta.streams)
+    ['cam-1', 'cam-7']
     """
 
     def __init__(
@@ -60,177 +79,278 @@ class Spear:
         accelerator: Any = None,
         sync_batch_stats: bool = True,
         lean: bool = True,
+        max_streams_in_memory: int | None = None,
+        streams_folder: str | Path | None = None,
         **overrides: Any,
     ) -> None:
-        self.model, self._call = unwrap(model)
+        self.model, call = unwrap(model)
         if self.model.active_adapter is None:
             raise ConfigError("no adapter is active, so there is nothing to learn; call model.set_adapter(name) first")
-        for name in ("boundaries", "num_groups", "stem", "alpha", "statistics_memory"):
+        for name in NO_OVERRIDE:
             if name in overrides:
                 raise ConfigError(
                     f"{name} belongs to the adapter; give it to get_spear_model(model, SpearConfig({name}=...))"
                 )
+        if max_streams_in_memory is not None and max_streams_in_memory < 1:
+            raise ConfigError(f"max_streams_in_memory={max_streams_in_memory} is not allowed; give at least 1, or None")
         self.processes = ProcessGroup(accelerator)
         self.sync_batch_stats = sync_batch_stats
-        self.lean = lean and self._call is self.model and self.model._compiled_call_impl is None
+        self.lean = lean and call is self.model and self.model._compiled_call_impl is None
         self._accelerator = accelerator
         self.adapter_name = self.model.active_adapter
         own = self.model.peft_config[self.adapter_name]
         self.config = SpearConfig.from_dict(own.to_dict() | overrides)
-        self.optimizer = torch.optim.Adam(
-            list(self.parameters()),
-            lr=self.config.learning_rate,
-            betas=(self.config.adam_beta1, self.config.adam_beta2),
+        self._forward = SteeredForward(
+            self.model,
+            call,
+            self.adapter_name,
+            self.config,
+            lean=self.lean,
+            sync_batch_stats=sync_batch_stats,
+            accelerator=accelerator,
         )
-        self.seen = ClassMarginal(self.config.diversity_memory) if self.config.diversity_memory else None
-        self._jump = DomainShiftDetector(self.config.domain_jump) if self.config.domain_jump else None
-        self._trial = AlphaSelector(self.config.alpha_trial)
-        self._in_new_domain = False
-        self._start = self.model.snapshot(self.adapter_name)
-        self.num_steps = 0
-        self.last: StepRecord | None = None
+        self._base: dict[str, Any] = {}
+        self.stream = AdapterStream(self.config, self.model, self.adapter_name, self._fingerprint)
+        self.streams = Streams(self._new_state, max_streams_in_memory, streams_folder)
+        self.last: StepRecord | dict[str, StepRecord] | None = None
 
-    def step(self, x: Tensor) -> Tensor:
+    def _fingerprint(self) -> Mapping[str, Any]:
+        """Facts that tell this base from others; worked out when first asked for, since it reads all weights' names."""
+        if not self._base:
+            self._base = {"fingerprint": fingerprint(self.model.base_model).to_dict()}
+        return self._base
+
+    def _new_state(self) -> StreamState:
+        """Of a stream that begins where the adapter began."""
+        return StreamState(self.config, self.stream.start, self._fingerprint)
+
+    @property
+    def optimizer(self) -> torch.optim.Adam:
+        """Adam over the adapter's parameters."""
+        return self.stream.optimizer
+
+    @property
+    def num_steps(self) -> int:
+        """Batches of the stream without a name."""
+        return self.stream.num_steps
+
+    # --- one step --------------------------------------------------------------------------------------------------
+
+    def step(self, x: Tensor, *, streams: str | Sequence[str] | None = None) -> Tensor:
         """Answer a batch with what earlier batches taught, then learn from it.
+
+        With `streams`, each image is answered and learned from by its own stream's state, as if each stream had a model
+        of its own and its images of this batch were the batch; all of them take one forward and one backward pass.
+        Named streams are local to a process: under several, route each stream to one of them, and no process waits for
+        another.
 
         Args:
             x: (B, C, H, W) floats, as the model's processor makes them; under several processes this one's slice of
-                the global batch, B = 0 included.
+                the global batch, B = 0 included where no streams are named.
+            streams: a name for each image, or one for all; a new name begins where the adapter began. None is the
+                stream whose values are the adapter.
 
         Returns:
             (B, K) logits, detached: the answer, before this batch was learned from.
 
         Raises:
-            InputError: empty, not float, or not finite, on this process or another; nothing was learned on any.
+            InputError: empty, not float, or not finite, on this process or another; or names that are not as many as
+                images. Nothing was learned on any.
         """
         with torch.inference_mode(False), torch.enable_grad():
             x = x.clone() if isinstance(x, Tensor) and x.is_inference() else x
             self._check_active()
-            x, shard = validate_batch(x, self.processes)
-            check_views(x, self.config.answer_views)
-            norms = self.model.single_value_norms
-            with self._sharing(shard):
-                logits = self._answer(x, shard)
-                answer = mean_answer([logits.detach(), *self._further_answers(x, shard)])
-                first, skipped = self._learn(x, shard, logits)
-                if skipped != NON_FINITE_LOGITS:
-                    self._remember(first, shard)
-        gamma, beta = deviations(self.model.snapshot(self.adapter_name))
-        self.last = StepRecord(
-            step=self.num_steps,
-            batch_size=shard.total,
-            entropy=float(first.mean_entropy),
-            adapted=skipped is None,
-            skipped=skipped,
-            **loss_fields(None if skipped in (BUDGET, CONFIDENT, NON_FINITE_LOGITS) else first),
-            gamma_deviation=gamma,
-            beta_deviation=beta,
-            single_value_norms=self.model.single_value_norms - norms,
-            new_domain=self._in_new_domain,
-            whole_statistics=self.model.stream_statistics.whole,
-        )
-        self.num_steps += 1
+            if streams is None:
+                x, shard = validate_batch(x, self.processes)
+                with self.stream.lock:
+                    answer = self._answer_and_learn(StreamBatch(x, shard, [self.stream]))
+                    self.last = self.stream.last
+                return answer
+            check_images(x)
+            names, index = grouped(streams, len(x))
+            with self.streams.held(names) as states:
+                answer = self._answer_and_learn(StreamBatch(x, local_shard(len(x)), states, index))
+                self.last = {n: s.last for n, s in zip(names, states, strict=True) if s.last is not None}
+            return answer
+
+    def _answer_and_learn(self, batch: StreamBatch) -> Tensor:
+        """One step of every stream in the batch."""
+        check_views(batch.x, self.config.answer_views)
+        values = self._forward.values(batch.states)
+        found = self._forward.answer(batch, values)
+        further = self._forward.further_answers(batch, values, found.statistics)
+        answer = mean_answer([found.logits.detach(), *further])
+        losses, skipped = self._learn(batch, values, found)
+        self._remember(batch, losses, skipped, found)
+        self._record(batch, losses, skipped, found)
         return answer
 
-    def _remember(self, losses: Losses, shard: BatchShard) -> None:
-        """What later batches are to know of this one, where the configuration asks for any of it."""
-        self.model.stream_statistics.commit()
-        if self.seen is not None:
-            self.seen.add(losses.mean_prediction, shard.total)
+    @torch.no_grad()
+    def predict(self, x: Tensor, *, stream: str | None = None, streams: str | Sequence[str] | None = None) -> Tensor:
+        """Answer a batch as `step` would, memory included, and learn and remember nothing.
 
-    def _sharing(self, shard: BatchShard) -> AbstractContextManager[None]:
-        return self.model.sharding(shard if self.sync_batch_stats else None)
+        Args:
+            x: as for `step`.
+            stream: one name for all images.
+            streams: as for `step`, but each must be known. None is the stream whose values are the adapter.
 
-    def _answer(self, x: Tensor, shard: BatchShard) -> Tensor:
-        """The logits that are answered and learned from, with the statistics that fit this batch's domain."""
-        stream = self.model.stream_statistics
-        logits = self._first_logits(x, shard)
-        self._in_new_domain = self._has_jumped(logits, shard)
-        if self._in_new_domain:
-            stream.forget()
-            self._trial.clear(stream.whole)
-            logits = self._first_logits(x, shard)
-        if not (self._trial.is_open and 0 < self.config.alpha < 1 and self.model.has_batch_norms):
-            return logits
-        with stream.other_way(), stream.collecting(), torch.no_grad():
-            others = self._logits(x, shard)
-        entropies = {stream.whole: logits.detach(), not stream.whole: others}
-        means = {whole: float(batch_means(each, shard)[0]) for whole, each in entropies.items()}
-        if not all(map(math.isfinite, means.values())) or self._trial.add(means, shard) == stream.whole:
-            return logits
-        stream.whole = not stream.whole
-        return self._first_logits(x, shard)
+        Returns:
+            (B, K) logits.
 
-    def _has_jumped(self, logits: Tensor, shard: BatchShard) -> bool:
-        """Whether the batch is of another domain; one answer on all processes, also where each has statistics."""
-        if self._jump is None:
-            return False
-        come = self._jump.has_come(self.model.stream_statistics.apart())
-        return come if self.sync_batch_stats else bool(shard.sum(logits.new_tensor([come], dtype=torch.float32)) > 0)
+        Raises:
+            InputError: as for `step`; and a stream that was never stepped or loaded.
+        """
+        if stream is not None and streams is not None:
+            raise InputError("stream= and streams= were both given; give one name for all images, or one for each")
+        self._check_active()
+        named = stream if streams is None else streams
+        if named is None:
+            x, shard = validate_batch(x, self.processes)
+            return self._predicted(StreamBatch(x, shard, [self.stream]))
+        check_images(x)
+        names, index = grouped(named, len(x))
+        with self.streams.held(names, create=False, locked=False) as states:
+            return self._predicted(StreamBatch(x, local_shard(len(x)), states, index))
 
-    def _first_logits(self, x: Tensor, shard: BatchShard) -> Tensor:
-        """The answer; with a graph where this batch is likely to be learned from as a whole."""
-        again = self.config.learn_stride > 1
-        graph = not (again or self._was_confident() or self._is_off_budget())
-        keep = "keep" if again or self.config.answer_views > 1 else "off"
-        collecting, keeping = self.model.stream_statistics.collecting(), self.model.kept_statistics.during(keep)
-        with collecting, keeping, torch.set_grad_enabled(graph):
-            return self._logits(x, shard)
+    def _predicted(self, batch: StreamBatch) -> Tensor:
+        check_views(batch.x, self.config.answer_views)
+        with VALUES:  # a step in another thread publishes values and memory under this lock
+            memories = [state.statistics.copy() for state in batch.states]
+            values = {key: value.detach().clone() for key, value in self._forward.values(batch.states).items()}
+        statistics = StreamStatistics(memories, self._forward.norms, batch.index, batch.sizes)
+        logits = self._forward.logits(batch, values, statistics)
+        return mean_answer([logits, *self._forward.further_answers(batch, values, statistics)])
 
-    def _further_answers(self, x: Tensor, shard: BatchShard) -> Iterator[Tensor]:
-        """Logits (B, K) of the other `answer_views`, under the statistics of the batch as it is."""
-        for view in further_views(x, self.config.answer_views):
-            with torch.no_grad(), self.model.kept_statistics.during("replay"):
-                yield self._logits(view, shard)
+    # --- learning --------------------------------------------------------------------------------------------------
 
-    def _is_off_budget(self) -> bool:
-        """Whether this batch is one of those that are only answered."""
-        return self.num_steps % self.config.learn_every != 0
+    def _losses(self, batch: StreamBatch, values: Values, logits: Tensor) -> Losses:
+        """Of each stream: scalars for one, (S,) for several."""
+        classes = [state.classes for state in batch.states if state.classes is not None] or None
+        seen = classes[0] if classes and batch.index is None else classes
+        return spear_loss(logits, self._by_depth(values), self.config, batch.shard, seen, batch.groups)
 
-    def _was_confident(self) -> bool:
-        """Whether the gate was shut for the batch before: then this forward makes no graph, which it seldom needs."""
-        return self.last is not None and self.last.skipped == CONFIDENT
+    def _by_depth(self, values: Values) -> dict[int, list[RSPValues]]:
+        found: dict[int, list[RSPValues]] = {}
+        for boundary in self.model.boundaries:
+            if (gamma := values.get(f"{boundary.key}.gamma")) is not None:
+                found.setdefault(boundary.depth, []).append(RSPValues(gamma, values[f"{boundary.key}.beta"]))
+        return found
 
-    def _logits(self, x: Tensor, shard: BatchShard) -> Tensor:
-        """(B, K), with a graph that starts at the first RSP."""
-        with self._autocast(), LeanForward() if self.lean else nullcontext():
-            return logits_of(self._call(x))[: shard.local]
-
-    def _autocast(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._accelerator is None else self._accelerator.autocast()
-
-    def _learn(self, x: Tensor, shard: BatchShard, logits: Tensor) -> tuple[Losses, str | None]:
-        """The `steps` updates of one batch: the losses before the first, and why one was not made."""
-        rsps = self.model.rsps(self.adapter_name)
-        losses = spear_loss(logits, rsps, self.config, shard, self.seen)
+    def _learn(self, batch: StreamBatch, values: Values, found: Answered) -> tuple[Losses, list[str | None]]:
+        """The `steps` updates of each stream: the losses before the first, and why one was not made."""
+        losses = self._losses(batch, values, found.logits)
         first = Losses(*(value.detach() for value in losses))
-        if not bool(torch.isfinite(first.mean_entropy)):
-            return first, NON_FINITE_LOGITS
-        if self.config.hard_gate and not should_adapt(first.mean_entropy, self.config.tau):
-            return first, CONFIDENT
-        if self._is_off_budget():
-            return first, BUDGET
-        self._scale_learning_rate(shard.total)
+        means = first.mean_entropy.view(-1)
+        skipped = [self._why_skipped(state, mean) for state, mean in zip(batch.states, means, strict=True)]
         for k in range(self.config.steps):
-            if k > 0 or not logits.requires_grad:
-                losses = self._losses_again(x, shard, rsps)
-            if not update(losses.total, self.optimizer, self.processes, getattr(self._accelerator, "scaler", None)):
-                return first, NON_FINITE_GRADIENT
-        return first, None
+            learning = [i for i, why in enumerate(skipped) if why is None]
+            if not learning:
+                break
+            if k == 0 and found.logits.requires_grad:
+                rows, states = learning, [batch.states[i] for i in learning]
+                total = losses.total if batch.index is None else losses.total[torch.tensor(learning)].sum()
+            else:
+                part = batch.of(learning)
+                rows, states = list(range(len(learning))), part.states
+                values, total = self._total_again(part, found.statistics, learning)
+            moved = self._update(states, values, rows, total, [batch.sizes[i] for i in learning])
+            for i, has_moved in zip(learning, moved, strict=True):
+                skipped[i] = None if has_moved else NON_FINITE_GRADIENT
+        return first, skipped
 
-    def _scale_learning_rate(self, batch_size: int) -> None:
-        """Where the configuration asks for it, by the square root of the batch, as a gradient's noise goes."""
-        if meant := self.config.learning_rate_batch:
-            self.optimizer.param_groups[0]["lr"] = self.config.learning_rate * math.sqrt(batch_size / meant)
+    def _total_again(self, part: StreamBatch, answered: StreamStatistics, learning: list[int]) -> tuple[Values, Tensor]:
+        """The summed loss of a further forward: over whole batches, or over every learn_stride-th image of a stream.
 
-    def _losses_again(self, x: Tensor, shard: BatchShard, rsps: dict[int, list[RSP]]) -> Losses:
-        """Of a further forward, with a graph: of the whole batch, or of every learn_stride-th image of it."""
+        Args:
+            part: the images of the streams that learn.
+            answered: the statistics that the answer was normalised by; those of a part of the images are theirs.
+            learning: the places of the streams among those of `answered`.
+        """
+        values = self._forward.values(part.states)
         if self.config.learn_stride == 1:
-            return spear_loss(self._logits(x, shard), rsps, self.config, shard, self.seen)
-        part, chosen = shard.every(self.config.learn_stride)
-        x = x[chosen] if part.local else x[:1]
-        with self._sharing(part), self.model.kept_statistics.during("replay"):
-            return spear_loss(self._logits(x, part), rsps, self.config, part, self.seen)
+            statistics: Any = self._forward.statistics(part)
+        else:
+            part = part.every(self.config.learn_stride)
+            index = None
+            if answered.index is not None:
+                index = torch.tensor(learning)[torch.zeros(len(part.x)).long() if part.index is None else part.index]
+            statistics = answered.replayed(index, answered.sizes)
+        return values, self._losses(part, values, self._forward.logits(part, values, statistics)).total.sum()
+
+    def _update(
+        self, states: Sequence[StreamState], values: Values, rows: list[int], total: Tensor, sizes: list[int]
+    ) -> list[bool]:
+        """One Adam step of each stream down the summed loss; False for those whose gradient is not finite.
+
+        Args:
+            states: of the streams that learn.
+            values: the leaves that the loss was computed from, (C,) each, or (S, C) with their rows among others.
+            rows: the places of the streams in `values`.
+            total: each stream's loss depends on its own rows alone, so one backward pass serves all.
+            sizes: images of each stream in this batch.
+        """
+        rates = [self._learning_rate(size) for size in sizes]
+        own = states[0]
+        with self._forward.backward_context():
+            if isinstance(own, AdapterStream):
+                if self.config.learning_rate_batch:
+                    own.optimizer.param_groups[0]["lr"] = rates[0]
+                scaler = getattr(self._accelerator, "scaler", None)
+                return [update(total, own.optimizer, self.processes, scaler, lock=VALUES)]
+            found = torch.cat([g for g in gradients(total, list(values.values())) if g is not None], -1)
+        found = found[None] if found.dim() == 1 else found[torch.tensor(rows)]
+        finite = torch.isfinite(found).all(1).tolist()
+        moved = [i for i, fine in enumerate(finite) if fine]
+        betas = self.config.adam_beta1, self.config.adam_beta2
+        after = adam_steps([states[i].learned for i in moved], found[moved], [rates[i] for i in moved], betas)
+        with VALUES:
+            for i, learned in zip(moved, after, strict=True):
+                states[i].learned = learned
+        return finite
+
+    def _learning_rate(self, images: int) -> float:
+        """Where the configuration asks for it, with the square root of the batch, as a gradient's noise goes."""
+        meant = self.config.learning_rate_batch
+        return self.config.learning_rate * (math.sqrt(images / meant) if meant else 1)
+
+    def _why_skipped(self, state: StreamState, mean_entropy: Tensor) -> str | None:
+        if not bool(torch.isfinite(mean_entropy)):
+            return NON_FINITE_LOGITS
+        if self.config.hard_gate and not should_adapt(mean_entropy, self.config.tau):
+            return CONFIDENT
+        return BUDGET if self._forward.is_off_budget(state) else None
+
+    def _remember(self, batch: StreamBatch, losses: Losses, skipped: list[str | None], found: Answered) -> None:
+        """What later batches are to know of this one, where the configuration asks for any of it."""
+        predictions = losses.mean_prediction.view(len(batch.states), -1)
+        with VALUES:
+            for state, why, taken in zip(batch.states, skipped, found.remembered, strict=True):
+                if why != NON_FINITE_LOGITS:
+                    state.statistics.remember(taken)
+        for state, why, mean, size in zip(batch.states, skipped, predictions, batch.sizes, strict=True):
+            if state.classes is not None and why != NON_FINITE_LOGITS:
+                state.classes.add(mean, size)
+
+    def _record(self, batch: StreamBatch, losses: Losses, skipped: list[str | None], found: Answered) -> None:
+        """The StepRecord of each stream."""
+        rows = [value.view(-1).tolist() for value in (losses.mean_entropy, *losses[2:])]
+        for i, (state, why, size) in enumerate(zip(batch.states, skipped, batch.sizes, strict=True)):
+            gamma, beta = state.deviations()
+            minimised = None if why in (BUDGET, CONFIDENT, NON_FINITE_LOGITS) else [row[i] for row in rows[1:]]
+            state.last = StepRecord(
+                step=state.num_steps,
+                batch_size=size,
+                entropy=rows[0][i],
+                adapted=why is None,
+                skipped=why,
+                **loss_fields(minimised),
+                gamma_deviation=gamma,
+                beta_deviation=beta,
+                single_value_norms=found.statistics.single_values[i],
+                new_domain=found.shifted[i],
+                whole_statistics=state.statistics.batch_only,
+            )
+            state.num_steps += 1
 
     def _check_active(self) -> None:
         if self.adapter_name not in self.model.active_adapters or self.model.is_disabled:
@@ -239,21 +359,16 @@ class Spear:
                 f"call model.set_adapter({self.adapter_name!r}), and step outside disable_adapter()"
             )
 
+    # --- what every method can do ----------------------------------------------------------------------------------
+
     def parameters(self) -> Iterator[nn.Parameter]:
-        """gamma and beta of every RSP that learns."""
+        """gamma and beta of every RSP of the adapter that learns."""
         return self.model.adapter_parameters(self.adapter_name)
 
     def reset(self) -> None:
-        """Back to the state at construction, the identity or the adapter that was loaded, moments and counters too."""
-        self.model.restore(self._start, self.adapter_name)
-        self.optimizer.state.clear()
-        self.model.stream_statistics.clear()
-        self._trial.clear()
-        if self._jump is not None:
-            self._jump.clear()
-        if self.seen is not None:
-            self.seen.clear()
-        self.num_steps = 0
+        """Back to the start, the identity or the adapter that was loaded; named streams are forgotten."""
+        self.stream.reset()
+        self.streams.clear()
         self.last = None
 
     def unload(self) -> nn.Module:
@@ -261,18 +376,11 @@ class Spear:
         return self.model.unload()
 
     def state_dict(self) -> dict[str, Any]:
-        """RSPs, Adam's moments, counters and the configuration they belong to."""
-        return {
-            "config": self._configuration(),
-            "rsp": self.model.snapshot(self.adapter_name),
-            "start": {key: value.clone() for key, value in self._start.items()},
-            "optimizer": copy.deepcopy(self.optimizer.state_dict()),
-            "statistics": self.model.stream_statistics.state_dict(),
-            "jump": None if self._jump is None else self._jump.state_dict(),
-            "trial": self._trial.state_dict(),
-            "seen": None if self.seen is None else self.seen.state_dict(),
-            "num_steps": self.num_steps,
-        }
+        """The state of the stream without a name, and "streams", those of the others by name."""
+        own = self.stream.state_dict() | {"config": self._configuration()}
+        if not self.streams:
+            return own
+        return own | {"streams": {name: self.streams[name].state_dict() for name in self.streams}}
 
     def _configuration(self) -> dict[str, Any]:
         """All that must be the same for the same stream to teach the same."""
@@ -283,22 +391,19 @@ class Spear:
         """Go on from a `state_dict` of the same configuration and RSPs.
 
         Raises:
-            SpearError: another configuration, other RSPs, or values that are not finite; nothing is changed.
+            SpearError: another configuration, other RSPs, parts that are missing, or values that are not finite;
+                nothing is changed.
         """
-        if differ := differences(state["config"], self._configuration()):
+        if differ := differences(state.get("config", {}), self._configuration()):
             raise ConfigError(f"this state was learned with another configuration ({differ}); use that one to resume")
-        if not all(bool(torch.isfinite(value).all()) for value in state["rsp"].values()):
-            raise SpearError("this state holds values that are not finite; resume from an earlier one")
-        self.model.restore(state["rsp"], self.adapter_name)
-        self._start = {key: value.clone() for key, value in state["start"].items()}
-        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
-        self.model.stream_statistics.load_state_dict(state["statistics"])
-        self._trial.load_state_dict(state["trial"])
-        if self._jump is not None:
-            self._jump.load_state_dict(state["jump"])
-        if self.seen is not None:
-            self.seen.load_state_dict(state["seen"])
-        self.num_steps = state["num_steps"]
+        named: dict[str, StreamState] = {}
+        for name, each in state.get("streams", {}).items():
+            named[name] = self._new_state()
+            named[name].load_state_dict(each)
+        self.stream.load_state_dict({**state, "config": self.config.to_dict()})
+        self.streams.clear()
+        for name, each in named.items():
+            self.streams.put(name, each)
         self.last = None
 
 
@@ -306,6 +411,12 @@ def unwrap(model: nn.Module) -> tuple[SpearModel, nn.Module]:
     """The SpearModel in `model`, and what to call for its logits: the compiled form where there is one.
 
     DistributedDataParallel is passed by: it would average gradients that `Spear` has summed already.
+
+    >>> import timm
+    >>> from spear_hf import get_spear_model
+    >>> model = get_spear_model(timm.create_model("test_resnet"))
+    >>> unwrap(model) == (model, model)
+    True
     """
     if isinstance(model, nn.DataParallel):
         raise LaunchError(

@@ -1,170 +1,440 @@
-"""What a batch norm's statistics draw on beyond one batch: earlier batches of the stream, or an earlier forward.
+"""StreamState: all that one stream has learned, in one object.
 
-A batch of four says little about a channel's mean and variance. `StreamStatistics` lets them be those of about the last
-M images instead (`SpearConfig.statistics_memory`; ours, the paper has each batch alone). Only `Spear.step` remembers:
-calling a model uses what is remembered and never adds to it.
+RSP values, Adam's moments, remembered statistics and classes, the domain detector, the choice of alpha, counters and
+the record of the last step. `Spear` owns the states; a model does not know them.
 """
 
+import copy
+import json
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from threading import RLock
+from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from spear_hf.learning.domain_shift import distance
+from spear_hf.adapters.arithmetic import deviations
+from spear_hf.backbones.fingerprint import Fingerprint
+from spear_hf.config import SpearConfig, differences
+from spear_hf.errors import CheckpointError, ConfigError, SpearError
+from spear_hf.learning.alpha_selection import AlphaSelector
+from spear_hf.learning.class_marginal import ClassMarginal
+from spear_hf.learning.domain_shift import DomainShiftDetector
+from spear_hf.learning.record import StepRecord
+from spear_hf.learning.statistics_memory import StatisticsMemory
+from spear_hf.steering.model import SpearModel
+from spear_hf.utils.files import write_atomically
+
+Facts = Callable[[], Mapping[str, Any]]
+"""Tells one base from others; called when a state is saved or loaded."""
+
+FORMAT_VERSION = 1
+MAX_STATE_BYTES = 256_000_000
+SUFFIX = ".safetensors"
 
 
-class Remembered(NamedTuple):
-    """Mean and biased variance (C,) of the images seen, each weighted by how recent it is; `weight` in (0, 1)."""
+@dataclass(frozen=True)
+class AdamMoments:
+    """Adam's running averages of the gradient and of its square, (P,) each, and how many steps they are of."""
 
-    mean: Tensor
-    variance: Tensor
-    weight: float
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
+    step: Tensor
 
-    def joined(self, other: "Remembered") -> "Remembered":
-        """Of both together: the moments of the union, without E[x^2] - mean^2, which would lose digits."""
-        weight = self.weight + other.weight
-        share = other.weight / weight
-        apart = other.mean - self.mean
-        variance = torch.lerp(self.variance, other.variance, share) + share * (1 - share) * apart.square()
-        return Remembered(torch.lerp(self.mean, other.mean, share), variance, weight)
+    @classmethod
+    def zeros(cls, like: Tensor) -> "AdamMoments":
+        """Before the first step, for parameters (P,)."""
+        return cls(torch.zeros_like(like), torch.zeros_like(like), torch.zeros((), dtype=torch.float32))
 
 
-class StreamStatistics:
-    """Per layer, the statistics of about the last `images` images of the stream, this batch included.
+@dataclass(frozen=True)
+class Learned:
+    """What a stream answers by; replaced as a whole, so that a reader in another thread never sees half of a step.
 
-    A batch of B images fades what was there by exp(-B / images), so that the same stream gives about the same
-    statistics at any batch size. A layer that runs several times in a forward is left to its own batch.
-
-    Attributes:
-        images: how many are remembered; 0 remembers nothing.
-        whole: whether the statistics take the place of the source's in place of being mixed into them. What layers see
-            then differs, so each way has a memory of its own.
+    Args:
+        flat: (P,) fp32, the RSPs one after the other, gamma before beta.
+        moments: Adam's.
     """
 
-    def __init__(self) -> None:
-        self.images = 0
-        self.whole = False
-        self._layers: dict[bool, dict[str, Remembered]] = {False: {}, True: {}}
-        self._batch: dict[str, Remembered | None] | None = None  # of the forward that is to be remembered
-        self._collected: dict[bool, dict[str, Remembered | None]] = {}
-        self._met: dict[str, tuple[Remembered, Remembered]] = {}  # the batch alone, and what it was joined to
+    flat: Tensor
+    moments: AdamMoments
+
+
+class ValueLayout:
+    """Where gamma and beta of each RSP lie in the flat (P,) tensor of a stream.
+
+    Args:
+        state: an adapter's, "<boundary key>.gamma" and "<boundary key>.beta" -> (C,).
+
+    >>> import torch
+    >>> layout = ValueLayout({"0.gamma": torch.ones(8), "0.beta": torch.zeros(8)})
+    >>> layout.split(torch.arange(16.0))["0.beta"][:2]
+    tensor([8., 9.])
+    """
+
+    def __init__(self, state: Mapping[str, Tensor]) -> None:
+        self.keys = list(state)
+        self.sizes = [len(state[key]) for key in self.keys]
+
+    def flat(self, state: Mapping[str, Tensor]) -> Tensor:
+        """(P,)."""
+        return torch.cat([state[key].detach().flatten() for key in self.keys])
+
+    def split(self, flat: Tensor) -> dict[str, Tensor]:
+        """Views of the last axis: (P,) gives (C,) for each key, (S, P) gives (S, C)."""
+        return dict(zip(self.keys, flat.split(self.sizes, dim=-1), strict=True))
+
+
+class StreamState:
+    """All that one stream has learned.
+
+    Args:
+        config: placement, objective and optimizer; a saved state is of exactly these.
+        start: the adapter that the stream starts from, "<boundary key>.gamma" and ".beta" -> (C,).
+        base: facts that tell the base from others, for `save` and `load`; None keeps the state to this process.
+
+    Attributes:
+        statistics, classes, shift, selector: what it knows of its images; None where the configuration asks for none.
+        num_steps: how many batches held images of this stream.
+        last: the StepRecord of the latest of them, or None.
+
+    >>> import torch
+    >>> state = StreamState(SpearConfig(), {"0.gamma": torch.ones(8), "0.beta": torch.zeros(8)})
+    >>> state.num_steps, state.nbytes
+    (0, 192)
+    """
+
+    def __init__(self, config: SpearConfig, start: Mapping[str, Tensor], base: Facts | None = None) -> None:
+        self.config = config
+        self.base = base
+        self.layout = ValueLayout(start)
+        self.lock = RLock()  # held during a step: it reads, learns and writes
+        self._start = self.layout.flat(start)
+        self.statistics = StatisticsMemory(config.statistics_memory)
+        self.classes = ClassMarginal(config.diversity_memory) if config.diversity_memory else None
+        self.shift = DomainShiftDetector(config.domain_jump) if config.domain_jump else None
+        self.selector = AlphaSelector(config.alpha_trial)
+        self.num_steps = 0
+        self.last: StepRecord | None = None
+        self._put(self._start.clone())
+
+    # --- values ----------------------------------------------------------------------------------------------------
+
+    def _put(self, flat: Tensor) -> None:
+        self.learned = Learned(flat, AdamMoments.zeros(flat))
 
     @property
-    def layers(self) -> dict[str, Remembered]:
-        """layer -> what it remembers, the way statistics are taken now."""
-        return self._layers[self.whole]
+    def flat(self) -> Tensor:
+        """(P,), the values now, one RSP after the other."""
+        return self.learned.flat
 
-    def blended(self, layer: str, mean: Tensor, variance: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Statistics (C,), (C,) of this batch of `count` images and of what is remembered."""
-        if not self.images:
-            return mean, variance
-        fading = math.exp(-count / self.images)
-        now = Remembered(mean, variance, 1 - fading)
-        before = self.layers.get(layer)
-        if before is not None:
-            now = before._replace(weight=fading * before.weight).joined(now)
-        if self._batch is not None:
-            if before is not None:
-                self._met[layer] = Remembered(mean, variance, count / self.images), before
-            self._batch[layer] = None if layer in self._batch else now
-        return now.mean, now.variance
+    def _base_facts(self) -> Mapping[str, Any] | None:
+        return None if self.base is None else self.base()
 
-    @contextmanager
-    def collecting(self) -> Iterator[None]:
-        """Inside is the forward that `commit` remembers; of several forwards of one way, the last."""
-        self._batch, self._met = {}, {}
-        try:
-            yield
-        finally:
-            self._collected[self.whole], self._batch = self._batch, None
+    @property
+    def start(self) -> dict[str, Tensor]:
+        """What the stream began with: a copy."""
+        return {key: value.clone() for key, value in self.layout.split(self._start).items()}
 
-    @contextmanager
-    def other_way(self) -> Iterator[None]:
-        """Inside, statistics are taken the other way: `whole` is its opposite."""
-        self.whole = not self.whole
-        try:
-            yield
-        finally:
-            self.whole = not self.whole
+    @property
+    def rsp(self) -> dict[str, Tensor]:
+        """A copy of the values: "<boundary key>.gamma" and "<boundary key>.beta" -> (C,), as an adapter has them."""
+        return {key: value.clone() for key, value in self.layout.split(self.flat).items()}
 
-    def apart(self) -> dict[str, float]:
-        """layer -> how far the batch that was collected last is from what is remembered, in logs."""
-        if not self._met:
-            return {}
-        distances = [distance(now[:2], before[:2]) for now, before in self._met.values()]
-        sampling = [math.log((1 / now.weight + 1 / before.weight) / self.images) for now, before in self._met.values()]
-        logs = torch.stack([d.to(distances[0].device) for d in distances]).log().tolist()
-        return {layer: log - s for layer, log, s in zip(self._met, logs, sampling, strict=True)}
+    def deviations(self) -> tuple[float, float]:
+        """||gamma - 1|| and ||beta|| over all RSPs."""
+        return deviations(self.layout.split(self.flat))
 
-    def commit(self) -> None:
-        """Remember the batch that was collected last."""
-        for whole, batch in self._collected.items():
-            self._layers[whole] |= {layer: now for layer, now in batch.items() if now is not None}
-        self._collected = {}
+    @property
+    def nbytes(self) -> int:
+        """What the state takes, in bytes: values, moments, and what is remembered."""
+        classes = 0 if self.classes is None else self.classes.nbytes
+        return 3 * self._start.nbytes + self.statistics.nbytes + classes
 
-    def forget(self) -> None:
-        """Of another domain than what is remembered: the statistics go, the way they are taken stays."""
-        self._layers = {False: {}, True: {}}
-        self._collected = {}
+    def reset(self) -> None:
+        """Back to the start: values, moments, memories and counters."""
+        with self.lock:
+            self._put(self._start.clone())
+            self._forget()
 
-    def clear(self) -> None:
-        """Forget the stream."""
-        self.forget()
-        self.whole = False
+    def _forget(self) -> None:
+        self.statistics.clear()
+        self.selector.clear()
+        if self.shift is not None:
+            self.shift.clear()
+        if self.classes is not None:
+            self.classes.clear()
+        self.num_steps, self.last = 0, None
 
-    @contextmanager
-    def set_aside(self) -> Iterator[None]:
-        """Inside, the model answers as if it had seen no stream, which is how a saved adapter answers once loaded."""
-        state = self.state_dict()
-        self.clear()
-        try:
-            yield
-        finally:
-            self.load_state_dict(state)
+    # --- saving ----------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Whether statistics are taken whole, and for each way layer -> [mean, variance, weight]."""
-        kept = {
-            whole: {layer: [r.mean.clone(), r.variance.clone(), r.weight] for layer, r in layers.items()}
-            for whole, layers in self._layers.items()
+        """All of it: tensors, numbers, strings, lists and dictionaries."""
+        with self.lock:
+            return {
+                "config": self.config.to_dict(),
+                "rsp": self.rsp,
+                "start": self.start,
+                "optimizer": self._optimizer_state(),
+                "statistics": self.statistics.state_dict(),
+                "jump": None if self.shift is None else self.shift.state_dict(),
+                "trial": self.selector.state_dict(),
+                "seen": None if self.classes is None else self.classes.state_dict(),
+                "num_steps": self.num_steps,
+            }
+
+    def _optimizer_state(self) -> dict[str, Any]:
+        moments = self.learned.moments
+        return {
+            "exp_avg": moments.exp_avg.clone(),
+            "exp_avg_sq": moments.exp_avg_sq.clone(),
+            "step": moments.step.clone(),
         }
-        return {"whole": self.whole, "mixed_layers": kept[False], "whole_layers": kept[True]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`."""
-        self.whole = state["whole"]
-        self._layers = {
-            whole: {layer: Remembered(mean.clone(), var.clone(), w) for layer, (mean, var, w) in state[key].items()}
-            for whole, key in ((False, "mixed_layers"), (True, "whole_layers"))
-        }
+        """Go on from a `state_dict`.
 
+        Raises:
+            SpearError: another configuration, a part that is missing or of another form, or values that are not finite;
+                nothing is changed.
+        """
+        with self.lock:
+            self._check(state)
+            try:
+                self._check_optimizer(state["optimizer"])
+                twin = StreamState(self.config, self.layout.split(self._start))
+                twin._load_memories(state)  # a part of another form fails here, before anything is changed
+            except SpearError:
+                raise
+            except Exception as error:
+                raise CheckpointError(
+                    f"this state has another form ({type(error).__name__}: {error}); resume from one of this version"
+                ) from error
+            self._start = self.layout.flat(state["start"]).to(self._start.device)
+            self._load_values(self.layout.flat(state["rsp"]), state["optimizer"])
+            self._load_memories(state)
 
-class StatisticsCache:
-    """The mixed statistics of one forward, for a second one over some of its images that is to be answered alike."""
+    def _check(self, state: Mapping[str, Any]) -> None:
+        wanted = {"config", "rsp", "start", "optimizer", "statistics", "jump", "trial", "seen", "num_steps"}
+        if missing := sorted(wanted - state.keys()):
+            raise CheckpointError(f"this state lacks {missing}; resume from one that is whole")
+        if differ := differences(state["config"], self._configuration()):
+            raise ConfigError(f"this state was learned with another configuration ({differ}); use that one to resume")
+        shapes = [{key: tuple(value.shape) for key, value in self.layout.split(self._start).items()}]
+        for name in ("rsp", "start"):
+            values = state[name]
+            found = {k: tuple(v.shape) for k, v in values.items() if isinstance(v, Tensor)}
+            if found != shapes[0]:
+                raise CheckpointError(f"this state's {name} has {found}, this learner {shapes[0]}; use its own model")
+        if bad := _non_finite(dict(state)):
+            raise CheckpointError(f"this state holds values that are not finite ({bad}); resume from an earlier one")
 
-    def __init__(self) -> None:
-        self.mode: Literal["off", "keep", "replay"] = "off"
-        self._layers: dict[str, tuple[Tensor, Tensor] | None] = {}
+    def _configuration(self) -> dict[str, Any]:
+        return self.config.to_dict()
 
-    @contextmanager
-    def during(self, mode: Literal["off", "keep", "replay"]) -> Iterator[None]:
-        """Inside, the statistics of every layer are kept, or those that were kept are used."""
-        if mode == "keep":
-            self._layers = {}
-        before, self.mode = self.mode, mode
+    def _check_optimizer(self, optimizer: Mapping[str, Any]) -> None:
+        for name in ("exp_avg", "exp_avg_sq"):
+            if tuple(optimizer[name].shape) != tuple(self._start.shape):
+                raise CheckpointError(
+                    f"Adam's {name} has shape {tuple(optimizer[name].shape)}, expected {tuple(self._start.shape)}"
+                )
+        float(optimizer["step"])
+
+    def _load_values(self, flat: Tensor, optimizer: Mapping[str, Any]) -> None:
+        device = self._start.device
+        moments = [optimizer[name].to(device, copy=True) for name in ("exp_avg", "exp_avg_sq")]
+        step = torch.as_tensor(optimizer["step"], dtype=torch.float32).clone()
+        self.learned = Learned(flat.to(device), AdamMoments(*moments, step))
+
+    def _load_memories(self, state: Mapping[str, Any]) -> None:
+        self.statistics.load_state_dict(state["statistics"])
+        self.selector.load_state_dict(state["trial"])
+        if self.shift is not None:
+            self.shift.load_state_dict(state["jump"])
+        if self.classes is not None:
+            self.classes.load_state_dict(state["seen"])
+        self.num_steps, self.last = int(state["num_steps"]), None
+
+    def save(self, path: str | Path, *, durable: bool = True, name: str | None = None) -> Path:
+        """Write the state, memory included, as one safetensors file, all or nothing.
+
+        Args:
+            path: the ending .safetensors is added where it is missing.
+            durable: wait until the disk has it; a power failure can lose the latest write otherwise, a kill never does.
+            name: of the stream, noted in the file.
+
+        Raises:
+            OSError: the disk is full or read-only; what was there before is kept.
+        """
+        path = _with_suffix(path)
+        with self.lock:
+            tensors: dict[str, Tensor] = {}
+            last = None if self.last is None else self.last.to_dict()
+            facts = {"state": _packed(self.state_dict(), "", tensors), "last": last, "base": self._base_facts()}
+        header = json.dumps({"format_version": FORMAT_VERSION, "name": name, **facts}, allow_nan=False)
+        return write_atomically(path, save_tensors(tensors, {"spear_stream": header}), durable=durable)
+
+    def load(self, path: str | Path) -> "StreamState":
+        """Go on from a file that `save` wrote, strictly.
+
+        Returns:
+            Itself.
+
+        Raises:
+            CheckpointError: no such file, another base, another form, or values that are not finite.
+            ConfigError: another configuration. Nothing is changed in either case.
+        """
+        path = _with_suffix(path)
+        state, last, base = read_state(path)
+        if self.base is not None and (differ := _base_difference(base, self.base())):
+            raise CheckpointError(f"{path} is of a stream on another base ({differ}); load it onto its own")
         try:
-            yield
-        finally:
-            self.mode = before
+            self.load_state_dict(state)
+        except SpearError as error:
+            raise type(error)(f"{path}: {error}") from error
+        self.last = last
+        return self
 
-    def of(self, layer: str) -> tuple[Tensor, Tensor] | None:
-        """What this layer is to use; None where it computes its own."""
-        return self._layers.get(layer) if self.mode == "replay" else None
 
-    def note(self, layer: str, statistics: tuple[Tensor, Tensor]) -> None:
-        """Keep them, unless the layer runs more than once in a forward: then each call computes its own."""
-        if self.mode == "keep":
-            self._layers[layer] = None if layer in self._layers else statistics
+def read_state(path: Path) -> tuple[dict[str, Any], StepRecord | None, dict[str, Any] | None]:
+    """What `StreamState.save` wrote: the state, the record of its last step, and the facts about its base.
+
+    Raises:
+        CheckpointError: no such file, or one of another form.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"there is no {path}; StreamState.save writes one")
+    if path.stat().st_size > MAX_STATE_BYTES:
+        raise CheckpointError(f"{path} has {path.stat().st_size:,} bytes, at most {MAX_STATE_BYTES:,} are read")
+    raw = path.read_bytes()
+    try:
+        tensors = load_tensors(raw)
+        size = int.from_bytes(raw[:8], "little")
+        facts = json.loads(json.loads(raw[8 : 8 + size])["__metadata__"]["spear_stream"])
+        if facts["format_version"] != FORMAT_VERSION:
+            raise ValueError(f"format {facts['format_version']!r}, this version reads {FORMAT_VERSION}")
+        state = _unpacked(facts["state"], tensors)
+        last = None if facts["last"] is None else _record(facts["last"])
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{path} is no saved stream ({error}); save it again") from error
+    return state, last, facts["base"]
+
+
+def stream_name_in(path: Path) -> str | None:
+    """The name that `StreamState.save` noted in a file; None where there was none.
+
+    Raises:
+        CheckpointError: a file of another form.
+    """
+    try:
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            if size > MAX_STATE_BYTES:
+                raise ValueError(f"a header of {size:,} bytes")
+            return json.loads(json.loads(file.read(size))["__metadata__"]["spear_stream"])["name"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{path} is no saved stream ({error}); save it again") from error
+
+
+def _base_difference(found: Mapping[str, Any] | None, mine: Mapping[str, Any]) -> str | None:
+    """What tells the base of a saved state from this one; None where they are the same."""
+    if found is None:
+        return "the file says nothing of its base"
+    return Fingerprint.from_dict(found["fingerprint"]).difference(Fingerprint.from_dict(mine["fingerprint"]))
+
+
+def _record(data: Mapping[str, Any]) -> StepRecord:
+    """What StepRecord.to_dict gave, after JSON made lists of tuples."""
+    fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+    return StepRecord(**fields)
+
+
+def _with_suffix(path: str | Path) -> Path:
+    path = Path(path)
+    return path if path.name.endswith(SUFFIX) else path.with_name(path.name + SUFFIX)
+
+
+def _packed(value: Any, key: str, tensors: dict[str, Tensor]) -> Any:
+    """`value` for JSON; its tensors go into `tensors`."""
+    if isinstance(value, Tensor):
+        tensors[key] = value.detach().cpu().contiguous()
+        return {"tensor": key}
+    if isinstance(value, Mapping):
+        return {"items": [[name, _packed(v, f"{key}.{name}".lstrip("."), tensors)] for name, v in value.items()]}
+    if isinstance(value, (list, tuple)):
+        return [_packed(v, f"{key}.{i}", tensors) for i, v in enumerate(value)]
+    return value
+
+
+def _unpacked(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    if isinstance(value, list):
+        return [_unpacked(v, tensors) for v in value]
+    if isinstance(value, dict):
+        if "items" in value:
+            return {name: _unpacked(v, tensors) for name, v in value["items"]}
+        return tensors[value["tensor"]]
+    return value
+
+
+def _non_finite(value: Any, key: str = "") -> str:
+    """The first entry that is not finite; empty where all are."""
+    if isinstance(value, Tensor):
+        return "" if not value.is_floating_point() or bool(torch.isfinite(value).all()) else key
+    if isinstance(value, float):
+        return "" if math.isfinite(value) else key
+    entries = (
+        value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, (list, tuple)) else ()
+    )
+    return next((bad for name, each in entries if (bad := _non_finite(each, f"{key}.{name}".lstrip(".")))), "")
+
+
+class AdapterStream(StreamState):
+    """The stream whose values are an adapter of the model: what it learns, a call of the model is steered by.
+
+    Args:
+        config: as for StreamState.
+        model: holds the adapter.
+        adapter_name: of the adapter.
+        base: as for StreamState.
+
+    Attributes:
+        optimizer: Adam, over the adapter's parameters; change a param_group as with any torch optimizer.
+    """
+
+    def __init__(self, config: SpearConfig, model: SpearModel, adapter_name: str, base: Facts | None = None) -> None:
+        self.model, self.adapter_name = model, adapter_name
+        self.parameters = list(model.adapter_parameters(adapter_name))
+        betas = config.adam_beta1, config.adam_beta2
+        self.optimizer = torch.optim.Adam(self.parameters, lr=config.learning_rate, betas=betas)
+        super().__init__(config, model.snapshot(adapter_name), base)
+
+    def _put(self, flat: Tensor) -> None:
+        self.model.restore(self.layout.split(flat), self.adapter_name)
+        self.optimizer.state.clear()
+
+    @property
+    def flat(self) -> Tensor:
+        """(P,), a copy of the adapter's values."""
+        return self.layout.flat(self.model.snapshot(self.adapter_name))
+
+    def _optimizer_state(self) -> dict[str, Any]:
+        return copy.deepcopy(self.optimizer.state_dict())
+
+    def _check_optimizer(self, optimizer: Mapping[str, Any]) -> None:
+        for number, slot in optimizer["state"].items():
+            shape = tuple(self.parameters[number].shape)
+            for name in ("exp_avg", "exp_avg_sq"):
+                if tuple(slot[name].shape) != shape:
+                    raise CheckpointError(f"Adam's {name} has shape {tuple(slot[name].shape)}, expected {shape}")
+        twin = torch.optim.Adam([torch.nn.Parameter(p.detach().clone()) for p in self.parameters])
+        twin.load_state_dict(copy.deepcopy(dict(optimizer)))
+
+    def _load_values(self, flat: Tensor, optimizer: Mapping[str, Any]) -> None:
+        self.model.restore(self.layout.split(flat), self.adapter_name)
+        self.optimizer.load_state_dict(copy.deepcopy(dict(optimizer)))

@@ -1,12 +1,10 @@
-"""How RSPs act on a base that they are no part of: forward hooks, one switch for all of them, and the fire check.
+"""Everything that steering changes about a base, and its undo: hooks, requires_grad and training flags.
 
-Hooks are bound methods of plain objects, never closures: a closure survives deepcopy but goes on steering the original,
-without a word, and it cannot be pickled.
+Hooks are bound methods of plain objects, never closures. A closure survives deepcopy but goes on steering the original
+model, without an error, and it cannot be pickled.
 """
 
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,112 +12,84 @@ from torch import Tensor, nn
 
 from spear_hf.boundaries.boundary import Boundary
 from spear_hf.boundaries.slots import pick, pick_input, replace, replace_input
-from spear_hf.errors import BoundaryNotFiredError
-from spear_hf.steering.fusion import FusedMixing
-from spear_hf.steering.rows import RowRSPs
-from spear_hf.steering.rsp import RSP
-from spear_hf.utils.distributed import BatchShard
-
-
-class SteeringContext:
-    """Which adapters act, and whether anything acts at all; shared by every hook of one SpearModel."""
-
-    def __init__(self) -> None:
-        self.active: tuple[str, ...] = ()
-        self.alpha = 0.0
-        self.off = 0  # how many disable_adapter() contexts are open
-        self.rows: tuple[str | None, ...] | None = None  # one adapter for each image, where a batch is mixed
-        self.shard: BatchShard | None = None  # the global batch, where several processes have a slice of it each
-        self.fusion: FusedMixing | None = None  # on inside SpearModel.forward
-        self.fired: Counter[str] = Counter()
-
-    @contextmanager
-    def sharding(self, shard: BatchShard | None) -> Iterator[None]:
-        """Inside, batch statistics are those of the global batch."""
-        before, self.shard = self.shard, shard
-        try:
-            yield
-        finally:
-            self.shard = before
-
-    def mixing_alpha(self) -> float:
-        """alpha of Eq. 10 as the batch-norm hooks are to use it now."""
-        return 0.0 if self.off or not self.active else self.alpha
-
-    def acting(self) -> tuple[str, ...]:
-        """The adapters that steer now, in the order in which they are composed."""
-        return () if self.off else self.active
-
-    @contextmanager
-    def steering(self, active: tuple[str, ...], alpha: float, rows: tuple[str | None, ...]) -> Iterator[None]:
-        """Inside, these adapters act, each on its own rows of the batch."""
-        before = self.active, self.alpha, self.rows
-        self.active, self.alpha, self.rows = active, alpha, rows
-        try:
-            yield
-        finally:
-            self.active, self.alpha, self.rows = before
+from spear_hf.errors import AlreadySteeredError, BoundaryNotFiredError, CompiledBaseError, InputError, LaunchError
+from spear_hf.lean.flow import is_checkpointed
+from spear_hf.steering.context import Call, Pair, Steering
+from spear_hf.steering.mixing import AlphaMixing, FusedMixing, batch_norms
+from spear_hf.steering.rsp import check_channels, steer
 
 
 class BoundaryHook:
-    """One boundary and the RSPs that every adapter has there."""
+    """Applies at one boundary what the context of the call says (Eq. 4).
 
-    def __init__(self, boundary: Boundary, adapters: nn.ModuleDict, switch: SteeringContext) -> None:
+    Args:
+        boundary: where.
+        steering: of the model.
+    """
+
+    def __init__(self, boundary: Boundary, steering: Steering) -> None:
         self.boundary = boundary
-        self.adapters = adapters
-        self.switch = switch
+        self.steering = steering
 
-    def rsps(self) -> list[RSP | RowRSPs]:
-        """The RSPs that act here now; empty where no active adapter steers this boundary."""
-        found: list[tuple[str | None, RSP]] = []
-        for name in self.switch.acting():
-            adapter = self.adapters[name]
-            assert isinstance(adapter, nn.ModuleDict)
-            if self.boundary.key in adapter:
-                rsp = adapter[self.boundary.key]
-                assert isinstance(rsp, RSP)
-                found.append((name, rsp))
-        if found and self.switch.rows is not None:
-            return [RowRSPs([dict(found).get(name) for name in self.switch.rows])]
-        return [rsp for _, rsp in found]
-
-    def steer(self, rsps: list[RSP | RowRSPs], z: Tensor) -> Tensor:
-        """RSP_d(z_d), of every active adapter in turn (Eq. 4)."""
-        for rsp in rsps:
-            if rsp.gamma.device != z.device:  # a base that lives on several devices, or is off-loaded
-                rsp.to(z.device)
-            z = rsp(z)
-        if not torch.compiler.is_compiling():
-            self.switch.fired[self.boundary.key] += 1
-        return z
+    def register(self, base: nn.Module) -> Any:
+        """The handle of the hook on `base`; prepended, so that it runs before any hook that records hidden states."""
+        module = base.get_submodule(self.boundary.module)
+        if self.boundary.where == "in":
+            return module.register_forward_pre_hook(self.before, prepend=True, with_kwargs=True)
+        return module.register_forward_hook(self.after, prepend=True)
 
     def after(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         """Forward hook for where="out"."""
-        rsps = self.rsps()
-        if not rsps:
+        pairs = self._pairs()
+        if not pairs:
             return None
         slot = self.boundary.output_slot
-        return replace(output, slot, self.steer(rsps, pick(output, slot)))
+        return replace(output, slot, self._steered(pairs, pick(output, slot)))
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Forward pre-hook for where="in"."""
-        rsps = self.rsps()
-        if not rsps:
+        pairs = self._pairs()
+        if not pairs:
             return None
-        z = self.steer(rsps, pick_input(self.boundary, args, kwargs))
+        z = self._steered(pairs, pick_input(self.boundary, args, kwargs))
         return replace_input(self.boundary, args, kwargs, z)
 
+    def _pairs(self) -> tuple[Pair, ...]:
+        call = None if torch.compiler.is_compiling() else self.steering.call()
+        if call is None:  # under a compiler, or run again by gradient checkpointing: nothing is counted
+            return self.steering.context().pairs.get(self.boundary.key, ())
+        pairs = call.context.pairs.get(self.boundary.key, ())
+        if pairs:
+            self.steering.is_checkpointed = self.steering.is_checkpointed or is_checkpointed()
+            call.fired[self.boundary.key] = call.fired.get(self.boundary.key, 0) + 1
+        return pairs
 
-class FireCheck:
-    """Wraps one forward of the base: evaluation mode before it, and afterwards every active RSP has run exactly once.
+    def _steered(self, pairs: tuple[Pair, ...], z: Tensor) -> Tensor:
+        axis = self.boundary.channel_axis
+        for gamma, beta in pairs:
+            if gamma.device != z.device:  # a base that lives on several devices, or is off-loaded
+                gamma, beta = gamma.to(z.device), beta.to(z.device)
+            if gamma.dim() == 2 and len(gamma) != len(z):
+                raise InputError(
+                    f"adapter_names has {len(gamma)} entries, and a boundary sees a batch of {len(z)}; give one name "
+                    "for each image of the batch"
+                )
+            check_channels(z, gamma.shape[-1], axis)
+            z = steer(z, gamma, beta, axis)
+        return z
 
-    An RSP that never runs leaves the logits of the base bit for bit: the worst failure, because nothing shows it.
+
+class ForwardHooks:
+    """Opens a `Call` before each forward of the base, and closes it afterwards.
+
+    At the end every RSP that acts must have run exactly once. An RSP that never runs leaves the logits of the base bit
+    for bit: the worst failure, because nothing shows it.
     """
 
-    def __init__(self, base: nn.Module, sites: list[BoundaryHook], switch: SteeringContext) -> None:
+    def __init__(self, base: nn.Module, boundaries: Sequence[Boundary], steering: Steering) -> None:
         self.modules = list(base.modules())
-        self.sites = sites
-        self.switch = switch
+        self.boundaries = list(boundaries)
+        self.steering = steering
 
     def begin(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Dropout, stochastic depth and batch-norm updates stay off, whatever `train()` was called on the base."""
@@ -128,18 +98,108 @@ class FireCheck:
         for part in self.modules:
             if part.training:
                 part.training = False
-        self.switch.fired.clear()
+        call = self.steering.begin()
+        if call.context.alpha > 0:
+            call.fusion = FusedMixing()
+            call.fusion.__enter__()
 
     def end(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        """Raise BoundaryNotFiredError unless each active boundary ran once."""
+        """Raise BoundaryNotFiredError unless each active boundary ran once.
+
+        Called after an exception, too (always_call), where torch hands over no output: then only the call is closed.
+        """
         if torch.compiler.is_compiling():
             return
-        for site in self.sites:
-            count = self.switch.fired[site.boundary.key]
-            if count != 1 and site.rsps():
+        call = self.steering.call()
+        if call is None:  # `begin` itself has failed
+            return
+        if call.fusion is not None:
+            call.fusion.__exit__(None, None, None)
+        self.steering.end(call)
+        if output is not None:
+            self._check_fired(call)
+
+    def _check_fired(self, call: Call) -> None:
+        for boundary in self.boundaries:
+            count = call.fired.get(boundary.key, 0)
+            if count != 1 and call.context.pairs.get(boundary.key):
                 raise BoundaryNotFiredError(
-                    f"the RSP at depth {site.boundary.depth} ({site.boundary.module!r}) ran {count} times in one "
+                    f"the RSP at depth {boundary.depth} ({boundary.module!r}) ran {count} times in one "
                     "forward, it must run once; its module may be called several times, skipped by gradient "
                     "checkpointing, or compiled before it was steered: pass boundaries=[Boundary(...)] "
                     "with a block that runs once"
                 )
+
+
+def register_hooks(base: nn.Module, boundaries: Sequence[Boundary], steering: Steering) -> list[Any]:
+    """The handles of all hooks through which a context acts on `base`: at boundaries, batch norms and the forward.
+
+    >>> import timm
+    >>> base = timm.create_model("test_vit")
+    >>> len(register_hooks(base, [Boundary(0, "stem", "patch_embed", channels=64)], Steering()))
+    3
+    """
+    forward = ForwardHooks(base, boundaries, steering)
+    handles = [BoundaryHook(boundary, steering).register(base) for boundary in boundaries]
+    handles += [norm.register_forward_pre_hook(AlphaMixing(steering, name)) for name, norm in batch_norms(base)]
+    handles.append(base.register_forward_pre_hook(forward.begin, prepend=True))
+    handles.append(base.register_forward_hook(forward.end, always_call=True))
+    return handles
+
+
+class Attachment:
+    """The hooks on one base, which is frozen and in evaluation mode as long as they are there.
+
+    Args:
+        base: changed in place until `undo`.
+        boundaries: every boundary that may carry an RSP.
+        steering: what all hooks look at.
+
+    Attributes:
+        is_attached: whether the hooks are there.
+    """
+
+    def __init__(self, base: nn.Module, boundaries: Sequence[Boundary], steering: Steering) -> None:
+        self.base = base
+        self._requires_grad = {name: p.requires_grad for name, p in base.named_parameters()}
+        self._training = {name: m.training for name, m in base.named_modules()}
+        base.requires_grad_(False)
+        base.eval()
+        self._handles = register_hooks(base, boundaries, steering)
+        self.is_attached = True  # a plain flag: a compiler cannot trace a list of handles
+
+    def undo(self) -> nn.Module:
+        """The base exactly as it came in: hooks gone, requires_grad and training flags restored."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self.is_attached = [], False
+        for name, parameter in self.base.named_parameters():
+            parameter.requires_grad_(self._requires_grad.get(name, True))
+        for name, module in self.base.named_modules():
+            module.training = self._training.get(name, module.training)
+        return self.base
+
+
+def refuse_unsteerable(base: nn.Module) -> None:
+    """Raise where hooks would be skipped, doubled or lost.
+
+    Raises:
+        LaunchError: a wrapper for several devices. CompiledBaseError: a compiled or scripted model.
+        AlreadySteeredError: a model that is steered already.
+
+    >>> import timm
+    >>> refuse_unsteerable(timm.create_model("test_resnet"))
+    """
+    if isinstance(base, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        raise LaunchError(
+            f"{type(base).__name__} is not steered itself; pass model.module: Spear keeps the processes in step itself"
+        )
+    if isinstance(base, torch.jit.ScriptModule):
+        raise CompiledBaseError("a scripted model skips hooks; steer the nn.Module it was made from")
+    if hasattr(base, "_orig_mod") or any(m._compiled_call_impl is not None for m in base.modules()):
+        raise CompiledBaseError(
+            "this model is already compiled, and compiled code skips hooks that come later; call "
+            "get_spear_model(model) first and torch.compile the SpearModel"
+        )
+    if any(isinstance(getattr(h, "__self__", None), ForwardHooks) for h in base._forward_hooks.values()):
+        raise AlreadySteeredError("this model is steered already; use its SpearModel.add_adapter, or unload() it first")

@@ -1,4 +1,4 @@
-"""A saved adapter onto a model. Everything is checked before anything of the model is changed.
+"""A saved adapter, from a folder or the Hub, onto a model. Everything is checked before the model is changed.
 
 The order: the configuration, the base, the boundaries, the header of the tensor file, and only then its tensors.
 """
@@ -13,12 +13,13 @@ from torch import Tensor, nn
 
 from spear_hf.adapters.adapter_config import AdapterConfig
 from spear_hf.adapters.arithmetic import deviations
+from spear_hf.adapters.download import Token, fetch
 from spear_hf.adapters.names import check_name
 from spear_hf.adapters.serialization import read_adapter
 from spear_hf.backbones.fingerprint import fingerprint
 from spear_hf.boundaries import Boundary, find_boundaries, verify_boundaries
 from spear_hf.errors import AdapterFormatError, AdapterLoadError, BaseModelMismatchError
-from spear_hf.steering.attachment import refuse_unsteerable
+from spear_hf.steering.hooks import refuse_unsteerable
 from spear_hf.steering.model import SpearModel
 
 CheckBase = Literal["error", "warn", "off"]
@@ -44,22 +45,27 @@ class LoadReport:
 
 def load_spear_model(
     model: nn.Module,
-    folder: str | Path,
+    source: str | Path,
     *,
+    revision: str | None = None,
+    subfolder: str | None = None,
+    token: Token = None,
     adapter_name: str = "default",
     check_base: CheckBase = "error",
     inputs: Any = None,
 ) -> SpearModel:
-    """A SpearModel over `model`, steered by the adapter saved in `folder`.
+    """A SpearModel over `model`, steered by a saved adapter.
 
     Args:
+        source, revision, subfolder, token: a folder or a Hub repo, as for `spear_hf.adapters.download.fetch`.
         check_base: what to do where `model` is not the base that the adapter was learned on. Channel counts are
             checked in any case.
         inputs: as in `get_spear_model`.
 
     Raises:
-        AdapterFormatError, AdapterLoadError, BaseModelMismatchError, BoundaryError: nothing of `model` is changed.
+        AdapterError, BoundaryError, and what `fetch` raises: nothing of `model` is changed.
     """
+    folder = fetch(source, revision=revision, subfolder=subfolder, token=token)
     refuse_unsteerable(model)
     check_name(adapter_name)
     config, state = read_adapter(folder)
@@ -72,20 +78,25 @@ def load_spear_model(
 
 def load_adapter(
     model: SpearModel,
-    folder: str | Path,
+    source: str | Path,
     adapter_name: str,
     *,
+    revision: str | None = None,
+    subfolder: str | None = None,
+    token: Token = None,
     overwrite: bool = False,
     check_base: CheckBase = "error",
 ) -> LoadReport:
-    """Add the adapter saved in `folder` to a model that is steered already; not active until `set_adapter`.
+    """Add a saved adapter to a model that is steered already; not active until `set_adapter`.
 
     Args:
+        source, revision, subfolder, token: a folder or a Hub repo, as for `spear_hf.adapters.download.fetch`.
         overwrite: put its values into the adapter of this name, in place: compiled graphs and optimizers stay valid.
 
     Raises:
-        AdapterNameError, AdapterFormatError, AdapterLoadError, BaseModelMismatchError: nothing is changed.
+        AdapterError, and what `fetch` raises: nothing is changed.
     """
+    folder = fetch(source, revision=revision, subfolder=subfolder, token=token)
     held = overwrite and adapter_name in model.peft_config
     if not held:
         check_name(adapter_name, model.peft_config)

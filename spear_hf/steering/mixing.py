@@ -3,36 +3,32 @@
 A BatchNorm in evaluation mode normalises by its running statistics. Its input is moved, just before it, so that the
 result is what the mixed statistics would have given: x' = (x - mu_a) sqrt((var_s + eps) / (var_a + eps)) + mu_s. Every
 subclass keeps what it does beyond normalising (timm's BatchNormAct2d its activation), and every buffer stays as it is.
-Where `FusedMixing` is on, the common classes normalise by the mixed statistics at once, which is the same in one pass.
+Where `FusedMixing` is on, the common classes normalise by the mixed statistics at once: the same in one pass.
 """
 
-from collections.abc import Iterator
-from typing import Any, Protocol
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
-from spear_hf.learning.stream_state import StatisticsCache, StreamStatistics
-from spear_hf.steering.fusion import FusedMixing, is_fusable
+from spear_hf.lean.flow import is_checkpointed
+from spear_hf.steering.context import Moments, Steering
 from spear_hf.steering.moments import batch_statistics
-from spear_hf.utils.distributed import BatchShard
-
-
-class MixingSwitch(Protocol):
-    """Says, at every call, how much of the batch to mix in, and what it is a slice of."""
-
-    shard: BatchShard | None
-    fusion: FusedMixing | None
-
-    def mixing_alpha(self) -> float:
-        """alpha of Eq. 10; 0 leaves the layer alone."""
-        ...
 
 
 def batch_norms(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """The layers that carry running statistics: BatchNorm of any dimension and its subclasses, and frozen ones.
 
-    Recognised by what they hold rather than by class, so that torchvision's and timm's FrozenBatchNorm2d count.
+    They are recognised by what they hold and not by class, so that torchvision's and timm's FrozenBatchNorm2d count.
+
+    >>> from torch import nn
+    >>> [name for name, _ in batch_norms(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.GroupNorm(2, 8)))]
+    ['1']
     """
     for name, module in model.named_modules():
         mean, variance = getattr(module, "running_mean", None), getattr(module, "running_var", None)
@@ -42,58 +38,116 @@ def batch_norms(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 class AlphaMixing:
-    """The forward pre-hook of one BatchNorm layer."""
+    """The forward pre-hook of one BatchNorm layer.
 
-    def __init__(
-        self,
-        switch: MixingSwitch,
-        layer: str = "",
-        kept: StatisticsCache | None = None,
-        stream: StreamStatistics | None = None,
-    ) -> None:
-        self.switch = switch
+    Args:
+        steering: says, at every call, how much of the batch is mixed in, and where its statistics come from.
+        layer: the path of the layer in the base.
+    """
+
+    def __init__(self, steering: Steering, layer: str = "") -> None:
+        self.steering = steering
         self.layer = layer
-        self.kept = kept or StatisticsCache()
-        self.stream = stream or StreamStatistics()
-        self.used_source = 0  # batches that were too small to have statistics, and were answered with the source's
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        alpha = self.switch.mixing_alpha()
-        if alpha == 0.0 or not args:
+        call = None if torch.compiler.is_compiling() else self.steering.call()
+        context = self.steering.context() if call is None else call.context
+        if context.alpha == 0.0 or not args:
             return None
         x: Tensor = args[0]
         norm: Any = module  # a BatchNorm or what looks like one
-        mixed = self.kept.of(self.layer) or self._mixed(x, norm, alpha)
-        if mixed is None:
-            self.used_source += 1
+        if context.statistics is None:
+            moments = batch_moments(x, norm, context.alpha, context.shard)
+        else:
+            moments = context.statistics.moments(self.layer, x, norm, context.alpha, context.shard)
+        if moments is None:
             return None
-        mean, variance = mixed
-        if self.switch.fusion is not None and is_fusable(module):
-            self.switch.fusion.prepare(norm, mean, variance)
+        if call is not None and call.fusion is not None and is_fusable(module, x, moments):
+            call.fusion.prepare(norm, *moments)
             return None
-        scale = torch.sqrt((norm.running_var + norm.eps) / (variance + norm.eps))
-        shape = [1, -1] + [1] * (x.dim() - 2)
-        scale, shift = scale.view(shape), (norm.running_mean - mean * scale).view(shape)
-        wide = x if x.dtype == torch.float64 else x.float()
-        return (torch.addcmul(shift, wide, scale).to(x.dtype), *args[1:])
+        return (moved(x, norm, *moments), *args[1:])
 
-    def _mixed(self, x: Tensor, norm: Any, alpha: float) -> tuple[Tensor, Tensor] | None:
-        """Of this batch; None where a channel holds one value."""
-        statistics = batch_statistics(x, self.switch.shard, norm.running_mean)
-        if statistics is None:
-            return None
-        shard = self.switch.shard
-        statistics = self.stream.blended(self.layer, *statistics, len(x) if shard is None else shard.total)
-        mixed = mixed_statistics(norm, *statistics, 1.0 if self.stream.whole else alpha)
-        self.kept.note(self.layer, mixed)
-        return mixed
+
+def batch_moments(x: Tensor, norm: Any, alpha: float, shard: Any = None) -> Moments | None:
+    """The mixed mean and variance, (C,) each, of this batch alone; None where a channel holds a single value."""
+    statistics = batch_statistics(x, shard, norm.running_mean)
+    return None if statistics is None else mixed_statistics(norm, *statistics, alpha)
 
 
 @torch.no_grad()
-def mixed_statistics(norm: Any, mean: Tensor, variance: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
-    """(1 - alpha) source + alpha batch, mean and variance, each (C,) (Eq. 10).
+def mixed_statistics(norm: Any, mean: Tensor, variance: Tensor, alpha: float | Tensor) -> Moments:
+    """(1 - alpha) source + alpha batch, mean and variance (Eq. 10), in the shape of `mean`: (C,) or (S, C).
 
     They are constants of the graph: letting gradients through the statistics costs memory and gains nothing.
+
+    >>> import torch
+    >>> norm = torch.nn.BatchNorm2d(2)  # mean 0, variance 1
+    >>> mixed_statistics(norm, torch.full((2,), 4.0), torch.full((2,), 3.0), alpha=0.5)
+    (tensor([2., 2.]), tensor([2., 2.]))
     """
     source_mean, source_variance = norm.running_mean.to(mean.dtype), norm.running_var.to(mean.dtype)
     return torch.lerp(source_mean, mean, alpha), torch.lerp(source_variance, variance, alpha)
+
+
+def moved(x: Tensor, norm: Any, mean: Tensor, variance: Tensor) -> Tensor:
+    """x', which `norm` turns into what x normalised by these statistics would be; (C,) or (B, C) each."""
+    scale = torch.sqrt((norm.running_var + norm.eps) / (variance + norm.eps))
+    shift = norm.running_mean - mean * scale
+    shape = [len(mean) if mean.dim() == 2 else 1, -1] + [1] * (x.dim() - 2)
+    wide = x if x.dtype == torch.float64 else x.float()
+    return torch.addcmul(shift.view(shape), wide, scale.view(shape)).to(x.dtype)
+
+
+class FusedMixing(TorchFunctionMode):
+    """Inside, the next `F.batch_norm` of a prepared layer is called with the statistics that were prepared for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._prepared: dict[int, Moments] = {}  # by the identity of the layer's running mean
+
+    def prepare(self, norm: Any, mean: Tensor, variance: Tensor) -> None:
+        """Have `norm` normalise by these, once; for a layer that `is_fusable`."""
+        dtype = norm.running_mean.dtype
+        self._prepared[id(norm.running_mean)] = mean.to(dtype), variance.to(dtype)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is F.batch_norm and len(args) > 1 and (mixed := self._prepared.pop(id(args[1]), None)) is not None:
+            if mixed[0].dim() == 2:
+                return _normalized_by_rows(*mixed, *args, **kwargs)
+            return func(args[0], *mixed, *args[3:], **kwargs)
+        return func(*args, **kwargs)
+
+
+def _normalized_by_rows(
+    mean: Tensor,
+    variance: Tensor,
+    input: Tensor,
+    running_mean: Any,
+    running_var: Any,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """`F.batch_norm` of every image by its own row of statistics, (B, C) each, in one pass.
+
+    The batch is folded into the channels: (B, C, ...) is one image of B C channels, each with its own statistics. A
+    scale and a shift applied to each row apart would take three passes over the input.
+    """
+    weight, bias = (None if each is None else each.repeat(len(input)) for each in (weight, bias))
+    folded = input.reshape(1, -1, *input.shape[2:])
+    return F.batch_norm(folded, mean.flatten(), variance.flatten(), weight, bias, eps=eps).view(input.shape)
+
+
+def is_fusable(norm: nn.Module, x: Tensor, moments: Moments) -> bool:
+    """Whether this layer's forward is known to hand its running mean to `F.batch_norm`, once and by position.
+
+    Rows of statistics are folded into the channels, which takes an input that is contiguous.
+    """
+    known = type(norm).forward is nn.modules.batchnorm._BatchNorm.forward or type(norm).__name__ == "BatchNormAct2d"
+    by_rows = moments[0].dim() == 2
+    return known and not norm.training and not is_checkpointed() and not (by_rows and not x.is_contiguous())

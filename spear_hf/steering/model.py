@@ -20,13 +20,10 @@ from spear_hf.adapters.names import check_name
 from spear_hf.boundaries import Boundary, find_boundaries, select_boundaries, verify_boundaries
 from spear_hf.config import SpearConfig
 from spear_hf.errors import AdapterNotFoundError, AdapterSaveError, ConfigError, MergeError
-from spear_hf.learning.stream_state import StatisticsCache, StreamStatistics
-from spear_hf.steering.adapters import Adapters
-from spear_hf.steering.attachment import Attachment, refuse_unsteerable
-from spear_hf.steering.fusion import call_fused
-from spear_hf.steering.hooks import BoundaryHook, SteeringContext
-from spear_hf.steering.mixing import AlphaMixing, batch_norms
-from spear_hf.steering.rsp import RSP
+from spear_hf.steering.context import VALUES, AdapterChoice, Pair, Steering, SteeringContext
+from spear_hf.steering.hooks import Attachment, refuse_unsteerable
+from spear_hf.steering.mixing import batch_norms
+from spear_hf.steering.rsp import RSP, Adapters
 from spear_hf.utils.distributed import BatchShard
 
 if TYPE_CHECKING:
@@ -75,10 +72,17 @@ class SpearModel(nn.Module):
     Attributes:
         base_model: the model that was handed in, steered by hooks; its state_dict keys are what they were.
         boundaries: every stage boundary of the base, z_0..z_L.
+        has_batch_norms: whether alpha > 0 changes anything here.
         adapters: name -> boundary key -> RSP.
         peft_config: name -> SpearConfig.
-        stream_statistics: what batch norms remember of a stream that `Spear` learns from, where the configuration asks.
-        kept_statistics: lets a forward over some images of a batch use the mixed statistics of all of them.
+
+    A model holds no state of a call or a stream: any number of threads may call it, and step a learner on it meanwhile.
+
+    >>> import timm
+    >>> import torch
+    >>> model = SpearModel(timm.create_model("test_resnet"), SpearConfig())
+    >>> tuple(model(torch.zeros(2, 3, 64, 64)).shape)
+    (2, 1000)
     """
 
     base_model: nn.Module
@@ -108,15 +112,9 @@ class SpearModel(nn.Module):
         self.adapters = Adapters()
         self.peft_config: dict[str, SpearConfig] = {}
         self._grouping = (config.num_groups, config.stem)
-        self._switch = SteeringContext()
-        self._sites = [BoundaryHook(b, self.adapters, self._switch) for b in found]
-        self.kept_statistics = StatisticsCache()
-        self.stream_statistics = StreamStatistics()
-        self._mixing = {
-            name: AlphaMixing(self._switch, name, self.kept_statistics, self.stream_statistics)
-            for name, _ in batch_norms(base)
-        }
-        self._attachment = Attachment(base, self._sites, self._mixing, self._switch)
+        self._steering = Steering()
+        self.has_batch_norms = any(True for _ in batch_norms(base))
+        self._attachment = Attachment(base, found, self._steering)
         self._add(adapter_name, config, chosen)
         self.set_adapter(adapter_name)
         self.training = False
@@ -156,17 +154,27 @@ class SpearModel(nn.Module):
         if not self._attachment.is_attached:
             raise RuntimeError("this SpearModel was unloaded; call get_spear_model(base) to steer the base again")
         if adapter_names is None:
-            return call_fused(self._switch, self.base_model, *args, **kwargs)
-        rows = tuple(None if name == "__base__" else name for name in adapter_names)
+            return self.base_model(*args, **kwargs)
+        with self._steering.within(context=self._context_by_rows(adapter_names)):
+            return self.base_model(*args, **kwargs)
+
+    def _context_by_rows(self, adapter_names: Sequence[str | None]) -> SteeringContext:
+        """What acts where each image of a batch has an adapter of its own."""
+        rows = [None if name == "__base__" else name for name in adapter_names]
         names = tuple(dict.fromkeys(name for name in rows if name is not None))
         alpha = self._common("alpha", names)
-        if alpha > 0 and None in rows and self._mixing:
+        if alpha > 0 and None in rows and self.has_batch_norms:
             raise ConfigError(
                 f"adapters {names} have alpha={alpha:g}, which mixes the statistics of the whole batch, so no image of "
                 "it can be left to the source; give those a batch of their own, inside disable_adapter()"
             )
-        with self._switch.steering(names, alpha, rows):
-            return call_fused(self._switch, self.base_model, *args, **kwargs)
+        pairs = {}
+        with VALUES:
+            for boundary in self.boundaries:
+                rsps = {name: rsp for name in names if (rsp := self.adapters.rsp(name, boundary.key)) is not None}
+                if rsps:
+                    pairs[boundary.key] = (_stacked([rsps.get(name) for name in rows]),)
+        return SteeringContext(pairs, alpha)
 
     def train(self, mode: bool = True) -> "SpearModel":
         """Sets only this flag: the frozen base stays in evaluation mode, so nothing random or running ever moves."""
@@ -182,8 +190,16 @@ class SpearModel(nn.Module):
             return getattr(self.base_model, name)
 
     def sharding(self, shard: BatchShard | None) -> AbstractContextManager[None]:
-        """Inside, batch statistics are those of the global batch, of which this process has a slice."""
-        return self._switch.sharding(shard)
+        """Inside, for this thread, batch statistics are those of the global batch that this process has a slice of."""
+        return self._steering.within(shard=shard)
+
+    def steering(self, context: SteeringContext) -> AbstractContextManager[None]:
+        """Inside, for this thread, calls are steered by exactly this context: the values of a stream, say."""
+        return self._steering.within(context=context)
+
+    def lending(self, context: SteeringContext) -> AbstractContextManager[None]:
+        """Inside, what gradient checkpointing runs again in a thread of autograd is steered by this context."""
+        return self._steering.lending(context)
 
     # --- adapters ------------------------------------------------------------------------------------------------
 
@@ -212,56 +228,65 @@ class SpearModel(nn.Module):
     def set_adapter(self, adapter_name: str | Sequence[str] | None) -> None:
         """Steer by this adapter from now on; by several, one after the other at each boundary; or by none (None).
 
+        Every thread sees the choice, but for those inside a `use_adapter` of their own; a call that runs keeps the
+        adapters that it began with.
+
         Raises:
             AdapterNotFoundError, ConfigError: the active adapter stays what it was.
         """
+        self._steering.choose(self._choice(adapter_name))
+
+    @contextmanager
+    def use_adapter(self, adapter_name: str | Sequence[str] | None) -> Iterator[None]:
+        """Inside, this thread is steered by these adapters, whatever the others see; None is the source.
+
+        Inside, `set_adapter` is this thread's too, and ends with the `with`.
+
+        Raises:
+            AdapterNotFoundError, ConfigError: as for `set_adapter`.
+        """
+        with self._steering.within(choice=self._choice(adapter_name)):
+            yield
+
+    def _choice(self, adapter_name: str | Sequence[str] | None) -> AdapterChoice:
         names = (adapter_name,) if isinstance(adapter_name, str) else tuple(adapter_name or ())
-        alpha, images = self._common("alpha", names), self._common("statistics_memory", names)
-        self._switch.active = names
-        self._switch.alpha = alpha
-        self.stream_statistics.images = images
+        alpha = self._common("alpha", names)
+        self._common("statistics_memory", names)
+        rsps = {boundary.key: self.adapters.composed(names, boundary.key) for boundary in self.boundaries}
+        return AdapterChoice(names, alpha, {key: several for key, several in rsps.items() if several})
 
     def delete_adapter(self, adapter_name: str) -> None:
         """Forget an adapter. Where it was active, no other takes its place: the model answers as the source."""
         self.adapters.of(adapter_name)
-        if adapter_name in self._switch.active:
-            self.set_adapter([name for name in self._switch.active if name != adapter_name])
+        if adapter_name in self.active_adapters:
+            self.set_adapter([name for name in self.active_adapters if name != adapter_name])
         del self.adapters[adapter_name]
         del self.peft_config[adapter_name]
 
     @contextmanager
     def disable_adapter(self) -> Iterator[None]:
-        """Inside, the model is the source: no RSP and no alpha-mixing. Nests, and touches no requires_grad flag."""
-        self._switch.off += 1
-        try:
+        """Inside, for this thread, the model is the source: no RSP and no alpha-mixing.
+
+        Nests, and touches no requires_grad flag.
+        """
+        with self._steering.within(is_disabled=True):
             yield
-        finally:
-            self._switch.off -= 1
 
     @property
     def active_adapters(self) -> list[str]:
         """The names of the adapters that steer, in the order in which they are composed."""
-        return list(self._switch.active)
+        return list(self._steering.choice.names)
 
     @property
     def active_adapter(self) -> str | None:
         """The adapter that steers, or None; where several are composed, `active_adapters` lists them."""
-        return self._switch.active[0] if self._switch.active else None
+        names = self._steering.choice.names
+        return names[0] if names else None
 
     @property
     def is_disabled(self) -> bool:
-        """Whether a `disable_adapter()` context is open."""
-        return self._switch.off > 0
-
-    @property
-    def has_batch_norms(self) -> bool:
-        """Whether alpha > 0 changes anything here."""
-        return bool(self._mixing)
-
-    @property
-    def single_value_norms(self) -> int:
-        """How many batch-norm calls had one value a channel, and were answered with the source's statistics."""
-        return sum(hook.used_source for hook in self._mixing.values())
+        """Whether this thread is inside `disable_adapter()`."""
+        return self._steering.is_disabled
 
     def _common(self, field: str, names: Sequence[str]) -> Any:
         """The alpha, or another field about batch statistics, that these adapters share; 0 for none of them."""
@@ -288,13 +313,15 @@ class SpearModel(nn.Module):
     @torch.no_grad()
     def reset_adapter(self, adapter_name: str | None = None) -> None:
         """Back to the identity, in place."""
-        for several in self.rsps(adapter_name).values():
-            for rsp in several:
-                rsp.reset_parameters()
+        with VALUES:
+            for several in self.rsps(adapter_name).values():
+                for rsp in several:
+                    rsp.reset_parameters()
 
     def snapshot(self, adapter_name: str | None = None) -> dict[str, Tensor]:
         """A copy of one adapter's state, for `restore`."""
-        return self.adapters.snapshot(self._named(adapter_name))
+        with VALUES:
+            return self.adapters.snapshot(self._named(adapter_name))
 
     def restore(self, state: Mapping[str, Tensor], adapter_name: str | None = None) -> None:
         """Put a snapshot back, in place: optimizers and compiled graphs keep their references.
@@ -302,7 +329,8 @@ class SpearModel(nn.Module):
         Raises:
             AdapterLoadError: keys or shapes that are not this adapter's; nothing is changed.
         """
-        self.adapters.restore(self._named(adapter_name), state)
+        with VALUES:
+            self.adapters.restore(self._named(adapter_name), state)
 
     def _named(self, adapter_name: str | None) -> str:
         name = adapter_name or self.active_adapter
@@ -432,9 +460,9 @@ class SpearModel(nn.Module):
         """Add a saved adapter from a folder or the Hub, not active until `set_adapter`.
 
         Args:
-            options: overwrite, check_base, revision, subfolder, token, as for `spear_hf.adapters.upload.load_adapter`.
+            options: overwrite, check_base, revision, subfolder, token, as for `spear_hf.steering.loading.load_adapter`.
         """
-        from spear_hf.steering.hub_loading import load_adapter
+        from spear_hf.steering.loading import load_adapter
 
         return load_adapter(self, source, adapter_name, **options)
 
@@ -444,9 +472,9 @@ class SpearModel(nn.Module):
 
         Args:
             options: adapter_name, check_base, inputs, revision, subfolder, token, as for
-                `spear_hf.adapters.upload.load_spear_model`.
+                `spear_hf.steering.loading.load_spear_model`.
         """
-        from spear_hf.steering.hub_loading import load_spear_model
+        from spear_hf.steering.loading import load_spear_model
 
         return load_spear_model(model, source, **options)
 
@@ -461,3 +489,10 @@ class SpearModel(nn.Module):
         from spear_hf.steering.status import verify
 
         return verify(self, inputs)
+
+
+def _stacked(rsps: Sequence[RSP | None]) -> Pair:
+    """gamma and beta (B, C), a row for each image; the identity where an image has no RSP."""
+    some = next(rsp for rsp in rsps if rsp is not None)
+    gamma = torch.stack([torch.ones_like(some.gamma) if rsp is None else rsp.gamma for rsp in rsps])
+    return gamma, torch.stack([torch.zeros_like(some.beta) if rsp is None else rsp.beta for rsp in rsps])

@@ -59,3 +59,44 @@ def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
     if len(steep):
         variance[steep], mean[steep] = torch.var_mean(rows[:, steep], (0, 2), correction=0)
     return mean, variance
+
+
+@torch.no_grad()
+def grouped_statistics(x: Tensor, index: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance of the channels of each group of images, in fp32 (or fp64).
+
+    Args:
+        x: (B, C, ...).
+        index: (B,), the group of each image, in 0..count-1; every group has an image.
+        count: S, the number of groups.
+
+    Returns:
+        (S, C), (S, C).
+
+    >>> import torch
+    >>> mean, _ = grouped_statistics(torch.tensor([[[1.0]], [[2.0]], [[4.0]]]), torch.tensor([0, 1, 1]), 2)
+    >>> mean.flatten().tolist()
+    [1.0, 3.0]
+    """
+    index = index.to(x.device)
+    wide = x if x.dtype == torch.float64 else x.float()
+    mean, variance = _image_moments(wide.flatten(2) if x.dim() > 2 else wide.unsqueeze(2))
+    images = torch.bincount(index, minlength=count).to(mean.dtype)[:, None]
+    shape = (count, x.shape[1])
+    center = mean.new_zeros(shape).index_add_(0, index, mean) / images
+    # the variance of a union of equal parts: the mean of theirs, and the variance of their means
+    spread = variance + (mean - center.index_select(0, index)).square()
+    return center, mean.new_zeros(shape).index_add_(0, index, spread) / images
+
+
+def _image_moments(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, C), (B, C) of (B, C, N); on a CPU by two sums, which take a third of the time of var_mean."""
+    count = rows.shape[2]
+    if rows.device.type != "cpu" or count == 1 or torch.compiler.is_compiling():
+        variance, mean = torch.var_mean(rows, 2, correction=0)
+        return mean, variance
+    mean = rows.sum(2) / count
+    variance = torch.linalg.vector_norm(rows, dim=2).square() / count - mean.square()
+    if bool((mean.square() > STEEP * variance).any()):
+        variance, mean = torch.var_mean(rows, 2, correction=0)
+    return mean, variance

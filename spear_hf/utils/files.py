@@ -5,12 +5,16 @@ import tempfile
 from pathlib import Path
 
 
-def write_atomically(path: str | Path, content: str | bytes) -> Path:
+def write_atomically(path: str | Path, content: str | bytes, *, durable: bool = True) -> Path:
     """The path, after `content` was written to it whole; missing parent folders are made.
 
     The content goes to a temporary file in the same folder first, because `os.replace` is atomic only within one file
     system; it is flushed to disk before the move, because a crash could otherwise leave an empty file under the final
     name.
+
+    Args:
+        durable: wait until the disk has the content. Without it a kill leaves the old file or the new one all the same,
+            and only a power failure can lose the latest write.
 
     >>> import tempfile
     >>> from spear_hf.utils.files import write_atomically
@@ -26,7 +30,8 @@ def write_atomically(path: str | Path, content: str | bytes) -> Path:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes files that only their owner can read
         os.replace(temporary, path)
     except BaseException:

@@ -1,0 +1,378 @@
+"""The batch-norm statistics that a stream remembers, and how one forward uses them for the streams of its batch.
+
+A batch of four says little about a channel's mean and variance. A stream lets them be those of about its last M images
+(`SpearConfig.statistics_memory`; ours, the paper has each batch alone). What is remembered belongs to the stream; the
+model never holds it.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spear_hf.steering.context import Moments
+from spear_hf.steering.mixing import batch_norms, mixed_statistics
+from spear_hf.steering.moments import batch_statistics, grouped_statistics
+from spear_hf.utils.distributed import BatchShard
+
+MIXED, BATCH_ONLY = False, True
+"""The two ways of Eq. 10: batch statistics mixed into the source's, or in their place (alpha 1)."""
+
+
+class NormLayout:
+    """Where the channels of each BatchNorm lie in one flat tensor that holds those of all.
+
+    Args:
+        base: the model whose layers they are.
+
+    >>> from torch import nn
+    >>> layout = NormLayout(nn.Sequential(nn.BatchNorm2d(8), nn.BatchNorm2d(16)))
+    >>> layout.total, layout.places["1"]
+    (24, slice(8, 24, None))
+    """
+
+    def __init__(self, base: nn.Module) -> None:
+        self.names: list[str] = []
+        self.places: dict[str, slice] = {}
+        self.total = 0
+        for name, norm in batch_norms(base):
+            channels = len(norm.running_mean)  # pyright: ignore[reportArgumentType]
+            self.names.append(name)
+            self.places[name] = slice(self.total, self.total + channels)
+            self.total += channels
+        self.numbers = {name: number for number, name in enumerate(self.names)}
+        self.sizes = torch.tensor([p.stop - p.start for p in self.places.values()], dtype=torch.float32)
+        self.layer_of_channel = torch.arange(len(self.names)).repeat_interleave(self.sizes.long())
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """Mean and biased variance of the images seen, each weighted by how recent it is, for every BatchNorm.
+
+    Args:
+        mean, variance: (T,), the layers one after the other as in NormLayout.
+        weight: (L,) float64 on the CPU, in [0, 1): how much a layer remembers; 0 for a layer that remembers nothing.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    weight: Tensor
+
+
+@dataclass
+class StatisticsMemory:
+    """What one stream remembers of batch-norm statistics.
+
+    A batch of B images fades what was there by exp(-B / images), so that the same stream gives about the same
+    statistics at any batch size.
+
+    Args:
+        images: M, about how many images are remembered; 0 remembers nothing.
+
+    Attributes:
+        batch_only: whether statistics take the place of the source's instead of being mixed into them. Layers then see
+            something else, so each way has a memory of its own.
+        ways: way -> what is remembered; replaced as a whole, never written in place.
+    """
+
+    images: int = 0
+    batch_only: bool = MIXED
+    ways: Mapping[bool, Remembered] = field(default_factory=dict)
+
+    def forget(self) -> None:
+        """The stream has changed to another domain: the statistics go, the way in which they are taken stays."""
+        self.ways = {}
+
+    def clear(self) -> None:
+        """Forget the stream."""
+        self.ways, self.batch_only = {}, MIXED
+
+    def remember(self, taken: Mapping[bool, Remembered]) -> None:
+        """Replace what each way remembers by what a forward collected."""
+        self.ways = {**self.ways, **taken}
+
+    def copy(self) -> "StatisticsMemory":
+        """One that later changes of this one do not reach; what is remembered is shared, since it is never written."""
+        return StatisticsMemory(self.images, self.batch_only, dict(self.ways))
+
+    @property
+    def nbytes(self) -> int:
+        """Of what is remembered."""
+        return sum(t.nbytes for way in self.ways.values() for t in (way.mean, way.variance, way.weight))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Whether statistics are taken from the batch only, and for each way [mean, variance, weight]."""
+        names = {MIXED: "mixed", BATCH_ONLY: "batch_only"}
+        kept = {name: self.ways.get(way) for way, name in names.items()}
+        tensors = {
+            n: None if r is None else [t.clone() for t in (r.mean, r.variance, r.weight)] for n, r in kept.items()
+        }
+        return {"whole": self.batch_only, **tensors}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state_dict`."""
+        found = {MIXED: state["mixed"], BATCH_ONLY: state["batch_only"]}
+        self.ways = {way: Remembered(*(t.clone() for t in kept)) for way, kept in found.items() if kept is not None}
+        self.batch_only = bool(state["whole"])
+
+
+class StreamStatistics:
+    """A StatisticsProvider for one forward over the images of one stream, or of several.
+
+    Args:
+        memories: of the streams; S of them.
+        layout: of the base.
+        index: (B,) which stream each image is of; None where there is one.
+        sizes: how many images each stream has in the batch, over all processes.
+        ways: for each stream the way in which statistics are taken; None takes that of its memory.
+
+    Attributes:
+        single_values: for each stream, how many layers had one value a channel and kept the source's statistics.
+    """
+
+    def __init__(
+        self,
+        memories: Sequence[StatisticsMemory],
+        layout: NormLayout,
+        index: Tensor | None,
+        sizes: Sequence[int],
+        ways: Sequence[bool] | None = None,
+    ) -> None:
+        self.memories, self.layout, self.index, self.sizes = memories, layout, index, sizes
+        self.ways = [m.batch_only for m in memories] if ways is None else list(ways)
+        self.images = memories[0].images
+        self.single_values = [0] * len(memories)
+        self._mixed: dict[str, tuple[Moments, Tensor | None] | None] = {}
+        self._batch: dict[str, Moments] = {}  # of this batch alone
+        self._joined: dict[str, Moments | None] = {}  # with what is remembered; None for a layer that ran twice
+        self._valid: dict[str, Tensor | None] = {}
+        self._before = self._read_memories() if self.images else None
+
+    # --- during the forward --------------------------------------------------------------------------------------
+
+    def moments(self, layer: str, x: Tensor, norm: Any, alpha: float, shard: BatchShard | None) -> Moments | None:
+        """The statistics that the layer normalises by: (C,) each for one stream, (B, C) for several."""
+        with torch.no_grad():
+            found = self._of_batch(x, norm, shard)
+            if found is None:
+                return None
+            mean, variance, valid = found
+            if self._before is not None:
+                self._batch[layer], self._valid[layer] = (mean, variance), valid
+                mean, variance = self._joined_with_memory(layer, mean, variance)
+                self._joined[layer] = None if layer in self._joined else (mean, variance)
+            mixed = mixed_statistics(norm, mean, variance, self._alpha(alpha, mean))
+            if valid is not None:  # a stream with one value a channel keeps the source's
+                source = norm.running_mean.to(mean.dtype), norm.running_var.to(mean.dtype)
+                mixed = tuple(torch.where(valid[:, None], m, s) for m, s in zip(mixed, source, strict=True))
+            self._mixed[layer] = None if layer in self._mixed else (mixed, valid)
+            return self._by_rows(mixed)
+
+    def _of_batch(self, x: Tensor, norm: Any, shard: BatchShard | None) -> tuple[Tensor, Tensor, Tensor | None] | None:
+        """Mean and variance of each stream's images, and which streams have any; None where none has."""
+        if self.index is None:
+            found = batch_statistics(x, shard, norm.running_mean)
+            if found is None:
+                self.single_values[0] += 1
+                return None
+            return *found, None
+        values = x.numel() // (len(x) * x.shape[1])
+        too_few = [size * values <= 1 for size in self.sizes]
+        self.single_values = [n + few for n, few in zip(self.single_values, too_few, strict=True)]
+        if all(too_few):
+            return None
+        valid = ~torch.tensor(too_few, device=x.device) if any(too_few) else None
+        return *grouped_statistics(x, self.index, len(self.sizes)), valid
+
+    def _alpha(self, alpha: float, like: Tensor) -> float | Tensor:
+        if self.index is None:
+            return 1.0 if self.ways[0] else alpha
+        if not any(self.ways):
+            return alpha
+        return like.new_tensor([1.0 if way else alpha for way in self.ways])[:, None]
+
+    def _by_rows(self, mixed: Moments) -> Moments:
+        if self.index is None:
+            return mixed
+        index = self.index.to(mixed[0].device)
+        return mixed[0].index_select(0, index), mixed[1].index_select(0, index)
+
+    def _read_memories(self) -> tuple[Tensor | None, Tensor | None, Tensor, Tensor, Tensor]:
+        """(S, T) means and variances that are remembered, (S, L) weights, and the shares of this batch beside them."""
+        kept = [memory.ways.get(way) for memory, way in zip(self.memories, self.ways, strict=True)]
+        some = next((k for k in kept if k is not None), None)
+        fading = torch.tensor([math.exp(-size / self.images) for size in self.sizes], dtype=torch.float64)[:, None]
+        weights = torch.stack([torch.zeros(len(self.layout.names)).double() if k is None else k.weight for k in kept])
+        faded = fading * weights
+        joined = faded + (1 - fading)
+        share = (1 - fading) / joined
+        if some is None:
+            return None, None, weights, joined, share
+        nothing = torch.zeros_like(some.mean)
+        means = torch.stack([nothing if k is None else k.mean.to(nothing) for k in kept])
+        variances = torch.stack([nothing if k is None else k.variance.to(nothing) for k in kept])
+        return means, variances, weights, joined, share
+
+    def _joined_with_memory(self, layer: str, mean: Tensor, variance: Tensor) -> Moments:
+        """The moments of the union of batch and memory, without E[x^2] - mean^2, which would lose digits."""
+        assert self._before is not None
+        means, variances, weights, _, share = self._before
+        if means is None or variances is None:
+            return mean, variance
+        place, number = self.layout.places[layer], self.layout.numbers[layer]
+        if not bool(weights[:, number].any()):
+            return mean, variance
+        before_mean, before_variance = means[:, place].to(mean), variances[:, place].to(mean)
+        part = share[:, number : number + 1]
+        weight, spread = part.to(mean), (part * (1 - part)).to(mean)
+        if self.index is None:
+            before_mean, before_variance = before_mean[0], before_variance[0]
+            weight, spread = weight[0], spread[0]
+        apart = mean - before_mean
+        joined = torch.lerp(before_variance, variance, weight) + spread * apart.square()
+        known = weight < 1  # elsewhere nothing is remembered: 0 times an overflow would be NaN
+        return torch.lerp(before_mean, mean, weight), torch.where(known, joined, variance)
+
+    def replace_rows(self, other: "StreamStatistics", chosen: Sequence[int]) -> None:
+        """Take the place of what was found for these streams by what another forward over their images found."""
+        rows = torch.tensor(chosen)
+        for i, n in zip(chosen, other.single_values, strict=True):
+            self.single_values[i] += n
+        for i, way in zip(chosen, other.ways, strict=True):
+            self.ways[i] = way
+        for mine, theirs in ((self._batch, other._batch), (self._joined, other._joined)):
+            for layer, found in theirs.items():
+                kept = mine.get(layer)
+                if found is not None and kept is not None:
+                    mine[layer] = _with_rows(kept, rows, found)
+        for layer, found in other._mixed.items():
+            kept = self._mixed.get(layer)
+            if found is not None and kept is not None:
+                self._mixed[layer] = _with_rows(kept[0], rows, found[0]), kept[1]
+        if self._before is not None and other._before is not None:
+            means, variances, weights, joined, share = self._before
+            weights, joined = weights.clone(), joined.clone()
+            weights[rows], joined[rows] = other._before[2], other._before[3]
+            self._before = means, variances, weights, joined, share
+
+    # --- afterwards ----------------------------------------------------------------------------------------------
+
+    def replayed(self, index: Tensor | None, sizes: Sequence[int]) -> "ReplayedStatistics":
+        """A provider of the same statistics for another forward over (some of) the same images."""
+        return ReplayedStatistics(self, index, sizes)
+
+    def collected(self) -> list[dict[bool, Remembered]]:
+        """For each stream what it is to remember after this forward."""
+        if self._before is None or not self._joined:
+            return [{} for _ in self.memories]
+        _, _, weights, joined, _ = self._before
+        kept = [name for name in self.layout.names if self._joined.get(name) is not None]
+        if not kept:
+            return [{} for _ in self.memories]
+        like = self._joined[kept[0]][0]  # pyright: ignore[reportOptionalSubscript]
+        shape = (len(self.memories), self.layout.total)
+        mean, variance = like.new_zeros(shape), like.new_zeros(shape)
+        weight = torch.zeros_like(weights)
+        for name in kept:
+            place, number, moments = self.layout.places[name], self.layout.numbers[name], self._joined[name]
+            assert moments is not None
+            mean[:, place], variance[:, place] = moments[0].to(mean), moments[1].to(mean)
+            weight[:, number] = joined[:, number]
+            if (valid := self._valid[name]) is not None:
+                weight[:, number] = torch.where(valid.cpu(), weight[:, number], 0.0)
+        finite = torch.isfinite(mean) & torch.isfinite(variance)  # an overflow is not remembered
+        if not bool(finite.all()):
+            spoilt = torch.zeros_like(weight).index_add_(
+                1, self.layout.layer_of_channel, (~finite).cpu().to(weight.dtype)
+            )
+            weight = torch.where(spoilt > 0, 0.0, weight)
+            mean, variance = torch.where(finite, mean, 0.0), torch.where(finite, variance, 0.0)
+        rows = zip(self.ways, mean.unbind(), variance.unbind(), weight.unbind(), strict=True)
+        return [{way: Remembered(m.clone(), v.clone(), w.clone())} for way, m, v, w in rows]
+
+    def log_distances(self) -> list[dict[str, float]]:
+        """For each stream, layer -> log of its distance to what is remembered, less what sampling alone lets expect.
+
+        A distance is the mean over the channels of `distance`; see `DomainShiftDetector`.
+        """
+        if self._before is None or self._before[0] is None or self._before[1] is None:
+            return [{} for _ in self.memories]
+        means, variances, weights, _, _ = self._before
+        names = [n for n in self.layout.names if n in self._batch and self._joined.get(n) is not None]
+        places = torch.cat([torch.arange(p.start, p.stop) for p in (self.layout.places[n] for n in names)])
+        numbers = [self.layout.numbers[n] for n in names]
+        if not numbers:
+            return [{} for _ in self.memories]
+        like = self._batch[names[0]][0]
+        rows = (len(self.memories), -1)
+        now = [torch.cat([self._batch[n][i].to(like).view(rows) for n in names], 1) for i in (0, 1)]
+        before = [m.to(like)[:, places.to(like.device)] for m in (means, variances)]
+        apart = distances((now[0], now[1]), (before[0], before[1]))
+        layer_of = self.layout.layer_of_channel[places].to(like.device)
+        sums = like.new_zeros(len(self.memories), len(self.layout.names)).index_add_(1, layer_of, apart)
+        logs = (sums / self.layout.sizes.to(like)).log().tolist()
+        found = []
+        for stream, size in enumerate(self.sizes):
+            known = weights[stream].tolist()
+            found.append(
+                {
+                    name: logs[stream][number] - math.log((self.images / size + 1 / known[number]) / self.images)
+                    for name, number in zip(names, numbers, strict=True)
+                    if known[number] > 0
+                }
+            )
+        return found
+
+
+class ReplayedStatistics:
+    """Provides what another forward normalised by, to a forward over (some of) its images."""
+
+    def __init__(self, first: StreamStatistics, index: Tensor | None, sizes: Sequence[int]) -> None:
+        self.first = first
+        self.index = index
+        self.fresh = StreamStatistics(first.memories, first.layout, index, sizes, first.ways)
+
+    def moments(self, layer: str, x: Tensor, norm: Any, alpha: float, shard: BatchShard | None) -> Moments | None:
+        """As then; a layer that ran more than once computes its own each time."""
+        kept = self.first._mixed.get(layer)
+        if kept is None:
+            return self.fresh.moments(layer, x, norm, alpha, shard)
+        mixed, _ = kept
+        if self.index is None:
+            return mixed
+        index = self.index.to(mixed[0].device)
+        return mixed[0].index_select(0, index), mixed[1].index_select(0, index)
+
+
+def _with_rows(kept: Moments, rows: Tensor, found: Moments) -> Moments:
+    """(S, C) moments with other rows; `found` is (len(rows), C), or (C,) where it is of one stream."""
+    place = rows.to(kept[0].device)
+    mean, variance = (k.index_copy(0, place, f.view(len(rows), -1)) for k, f in zip(kept, found, strict=True))
+    return mean, variance
+
+
+def distances(a: Moments, b: Moments, eps: float = 1e-5) -> Tensor:
+    """Symmetric divergence KL(a || b) + KL(b || a) of normal distributions, each half, channel by channel.
+
+    Args:
+        a, b: mean and variance, of any equal shape.
+
+    >>> import torch
+    >>> same = torch.zeros(3), torch.ones(3)
+    >>> float(distances(same, same).sum())
+    0.0
+    """
+    (mean, variance), (other_mean, other_variance) = a, b
+    variance, other_variance = variance + eps, other_variance + eps
+    apart = (mean - other_mean).square()
+    ratio = variance / other_variance
+    return (ratio + 1 / ratio - 2 + apart / variance + apart / other_variance) / 2
+
+
+def commit(memories: Iterable[StatisticsMemory], taken: Iterable[Mapping[bool, Remembered]]) -> None:
+    """Let each stream remember what was collected for it."""
+    for memory, each in zip(memories, taken, strict=True):
+        memory.remember(each)

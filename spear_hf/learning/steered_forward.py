@@ -1,0 +1,216 @@
+"""SteeredForward: how the images of one stream, or of several, are answered by the streams' own values."""
+
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spear_hf.config import SpearConfig
+from spear_hf.lean import LeanForward
+from spear_hf.learning.objective import batch_means
+from spear_hf.learning.record import CONFIDENT
+from spear_hf.learning.statistics_memory import NormLayout, Remembered, ReplayedStatistics, StreamStatistics
+from spear_hf.learning.stream_batch import StreamBatch
+from spear_hf.learning.stream_state import AdapterStream, StreamState
+from spear_hf.learning.tta_views import further_views
+from spear_hf.steering.context import Pair, SteeringContext
+from spear_hf.steering.model import SpearModel
+from spear_hf.utils.batch import logits_of
+
+Values = dict[str, Tensor]
+""" "<boundary key>.gamma" and ".beta" -> (C,) for one stream, (S, C) with a row for each of several."""
+
+
+@dataclass
+class Answered:
+    """What the images of a batch were answered with.
+
+    Args:
+        logits: (B, K), with a graph to the values where the batch is likely to be learned from.
+        statistics: the batch-norm statistics of that forward.
+        shifted: for each stream, whether its images are of another domain than those before.
+        remembered: for each stream, what it is to remember of batch-norm statistics, by way.
+    """
+
+    logits: Tensor
+    statistics: StreamStatistics
+    shifted: list[bool]
+    remembered: list[dict[bool, Remembered]]
+
+
+class SteeredForward:
+    """Forwards of a SpearModel under the values and statistics of streams.
+
+    Args:
+        model: whose adapters, boundaries and batch norms these are.
+        call: what to call for its logits: the model, or its compiled form.
+        adapter_name: the adapter in whose place a stream's values act.
+        config: of the streams.
+        lean: whether a forward keeps for the gradient only what it needs.
+        sync_batch_stats: whether statistics are those of the global batch.
+        accelerator: gives the mixed precision of the forwards; None for none.
+    """
+
+    def __init__(
+        self,
+        model: SpearModel,
+        call: nn.Module,
+        adapter_name: str,
+        config: SpearConfig,
+        *,
+        lean: bool,
+        sync_batch_stats: bool,
+        accelerator: Any,
+    ) -> None:
+        self.model, self.call, self.adapter_name, self.config = model, call, adapter_name, config
+        self.lean, self.sync_batch_stats, self.accelerator = lean, sync_batch_stats, accelerator
+        self.norms = NormLayout(model.base_model)
+        self._local = threading.local()
+
+    # --- one forward -----------------------------------------------------------------------------------------------
+
+    def values(self, states: Sequence[StreamState]) -> Values:
+        """The values of these streams as leaves of a graph."""
+        if len(states) == 1 and isinstance(states[0], AdapterStream):
+            return dict(zip(states[0].layout.keys, states[0].parameters, strict=True))
+        flat = states[0].flat.clone() if len(states) == 1 else torch.stack([state.flat for state in states])
+        return states[0].layout.split(flat.requires_grad_())
+
+    def logits(self, batch: StreamBatch, values: Values, statistics: StreamStatistics | ReplayedStatistics) -> Tensor:
+        """(B, K), with a graph that starts at the first RSP where gradients are enabled."""
+        autocast = nullcontext() if self.accelerator is None else self.accelerator.autocast()
+        lean = LeanForward() if self.lean else nullcontext()
+        self._local.context = context = self.context(batch, values, statistics)
+        with self.model.steering(context), autocast, lean:
+            return logits_of(self.call(batch.x))[: batch.shard.local]
+
+    @contextmanager
+    def backward_context(self) -> Iterator[None]:
+        """Around a backward pass: gradient checkpointing runs forwards again in it, steered as the last one was.
+
+        On a CPU they run in this thread, on a GPU in a thread of autograd.
+        """
+        context = self._local.context
+        with self.model.steering(context), self.model.lending(context):
+            yield
+
+    def context(
+        self, batch: StreamBatch, values: Values, statistics: StreamStatistics | ReplayedStatistics
+    ) -> SteeringContext:
+        """What acts in a forward over this batch: the streams' values in the place of the adapter's."""
+        pairs: dict[str, tuple[Pair, ...]] = {}
+        for boundary in self.model.boundaries:
+            found: list[Pair] = []
+            for name in self.model.active_adapters:
+                if name != self.adapter_name:
+                    rsp = self.model.adapters.rsp(name, boundary.key)
+                    found += [] if rsp is None else [(rsp.gamma, rsp.beta)]
+                elif (gamma := values.get(f"{boundary.key}.gamma")) is not None:
+                    found.append(batch.rows(gamma, values[f"{boundary.key}.beta"]))
+            if found:
+                pairs[boundary.key] = tuple(found)
+        return SteeringContext(pairs, self.config.alpha, statistics, batch.shard if self.sync_batch_stats else None)
+
+    def statistics(self, batch: StreamBatch, *, other_way: bool = False) -> StreamStatistics:
+        """Those that a forward over this batch normalises by."""
+        memories = [state.statistics for state in batch.states]
+        ways = [memory.batch_only != other_way for memory in memories]
+        return StreamStatistics(memories, self.norms, batch.index, batch.sizes, ways)
+
+    # --- the answer ------------------------------------------------------------------------------------------------
+
+    def answer(self, batch: StreamBatch, values: Values) -> Answered:
+        """The logits that are answered and learned from, under the statistics that fit each stream's domain."""
+        statistics = self.statistics(batch)
+        logits = self._first_logits(batch, values, statistics)
+        found = Answered(logits, statistics, self._shifted(batch, logits, statistics), [{} for _ in batch.states])
+        if any(found.shifted):
+            chosen = [i for i, shifted in enumerate(found.shifted) if shifted]
+            for i in chosen:
+                batch.states[i].statistics.forget()
+                batch.states[i].selector.clear(batch.states[i].statistics.batch_only)
+            self._answer_again(batch, values, found, chosen)
+        if 0 < self.config.alpha < 1 and self.model.has_batch_norms:
+            trying = [i for i, state in enumerate(batch.states) if state.selector.is_open]
+            if trying and (flipped := self._select_alpha(batch, values, found, trying)):
+                _collect(found)  # the way that is left remembers this batch, too
+                self._answer_again(batch, values, found, flipped)
+        _collect(found)
+        return found
+
+    def _answer_again(self, batch: StreamBatch, values: Values, found: Answered, chosen: list[int]) -> None:
+        """The images of these streams once more, in place of what was found."""
+        part = batch.of(chosen)
+        statistics = self.statistics(part)
+        again = self._first_logits(part, batch.values_of(values, chosen), statistics)
+        if part is batch:
+            found.logits, found.statistics = again, statistics
+        else:
+            rows = batch.rows_of(chosen).to(again.device)
+            found.logits = found.logits.index_copy(0, rows, again.to(found.logits.dtype))
+            found.statistics.replace_rows(statistics, chosen)
+
+    def _first_logits(self, batch: StreamBatch, values: Values, statistics: StreamStatistics) -> Tensor:
+        """With a graph where one of the streams is likely to learn from its images as a whole."""
+        likely = any(not (self.was_confident(state) or self.is_off_budget(state)) for state in batch.states)
+        with torch.set_grad_enabled(likely and self.config.learn_stride == 1):
+            return self.logits(batch, values, statistics)
+
+    def is_off_budget(self, state: StreamState) -> bool:
+        """Whether this batch is one of those that are only answered."""
+        return state.num_steps % self.config.learn_every != 0
+
+    def was_confident(self, state: StreamState) -> bool:
+        """Whether the gate was shut for the batch before: then this forward seldom needs a graph."""
+        return state.last is not None and state.last.skipped == CONFIDENT
+
+    def _shifted(self, batch: StreamBatch, logits: Tensor, statistics: StreamStatistics) -> list[bool]:
+        """For each stream whether its images are of another domain; one answer on all processes."""
+        if not self.config.domain_jump:
+            return [False] * len(batch.states)
+        far = statistics.log_distances()
+        found = [
+            state.shift is not None and state.shift.has_come(each)
+            for state, each in zip(batch.states, far, strict=True)
+        ]
+        if batch.index is None and not self.sync_batch_stats:  # each process has statistics of its own
+            found = [bool(batch.shard.sum(logits.new_tensor(found, dtype=torch.float32)) > 0)]
+        return found
+
+    def _select_alpha(self, batch: StreamBatch, values: Values, found: Answered, trying: list[int]) -> list[int]:
+        """Try the other way of taking statistics for these streams; returns those that change to it."""
+        part = batch.of(trying)
+        statistics = self.statistics(part, other_way=True)
+        with torch.no_grad():
+            others = self.logits(part, batch.values_of(values, trying), statistics)
+        rows = slice(None) if part is batch else batch.rows_of(trying).to(others.device)
+        own = batch_means(found.logits.detach()[rows], part.shard, part.groups)[0]
+        other = batch_means(others, part.shard, part.groups)[0]
+        flipped = []
+        for i, mine, theirs, size, taken in zip(
+            trying, own.view(-1).tolist(), other.view(-1).tolist(), part.sizes, statistics.collected(), strict=True
+        ):
+            found.remembered[i].update(taken)
+            memory, selector = batch.states[i].statistics, batch.states[i].selector
+            if not (math.isfinite(mine) and math.isfinite(theirs)):
+                continue
+            if selector.add({memory.batch_only: mine, not memory.batch_only: theirs}, size) != memory.batch_only:
+                memory.batch_only = not memory.batch_only
+                flipped.append(i)
+        return flipped
+
+    def further_answers(self, batch: StreamBatch, values: Values, statistics: StreamStatistics) -> Iterator[Tensor]:
+        """Logits (B, K) of the other `answer_views`, under the statistics of the batch as it is."""
+        for view in further_views(batch.x, self.config.answer_views):
+            with torch.no_grad():
+                yield self.logits(batch.with_images(view), values, statistics.replayed(batch.index, batch.sizes))
+
+
+def _collect(found: Answered) -> None:
+    for taken, last in zip(found.remembered, found.statistics.collected(), strict=True):
+        taken.update(last)

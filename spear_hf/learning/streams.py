@@ -1,0 +1,255 @@
+"""Streams: the states of many streams by name, the least recently used of them on disk."""
+
+import hashlib
+import json
+import re
+import shutil
+import tempfile
+import threading
+import warnings
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from spear_hf.errors import CheckpointError, InputError, SpearError
+from spear_hf.learning.stream_state import SUFFIX, StreamState, stream_name_in
+
+MAX_NAME = 1000
+
+
+class Streams(Mapping[str, StreamState]):
+    """name -> StreamState of every stream that was stepped or loaded.
+
+    A stream that was not used for a while is written to `folder` and read back when its next image comes. States are
+    handed out by `held`, which keeps them in memory until they are given back.
+
+    Args:
+        make: makes a state at the start.
+        max_in_memory: how many states stay in memory; None keeps all of them there.
+        folder: where the others go, and where those of an earlier process are found again; None takes a temporary
+            folder, which goes with this object.
+
+    >>> import torch
+    >>> from spear_hf import SpearConfig
+    >>> streams = Streams(lambda: StreamState(SpearConfig(), {"0.gamma": torch.ones(8), "0.beta": torch.zeros(8)}))
+    >>> with streams.held(["cam-1"]) as (state,):
+    ...     state.num_steps += 1
+    >>> list(streams), streams["cam-1"].num_steps
+    (['cam-1'], 1)
+    """
+
+    def __init__(
+        self, make: Callable[[], StreamState], max_in_memory: int | None = None, folder: str | Path | None = None
+    ) -> None:
+        self.make = make
+        self.max_in_memory = max_in_memory
+        self._folder = None if folder is None else Path(folder)
+        self._lock = threading.RLock()
+        self._states: OrderedDict[str, StreamState] = OrderedDict()  # the least recently used first
+        self._alive: weakref.WeakValueDictionary[str, StreamState] = (
+            weakref.WeakValueDictionary()
+        )  # evicted, yet in use
+        self._users: dict[str, int] = {}  # how many steps hold a state now; those stay in memory
+        self._on_disk: set[str] = set() if self._folder is None else names_in(self._folder)
+
+    @property
+    def folder(self) -> Path:
+        """Where states go that leave memory."""
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="spear-hf-streams-"))
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        return self._folder
+
+    # --- a mapping -------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, name: str) -> StreamState:
+        if name not in self:
+            raise KeyError(f"no stream {name!r}; step it once, or streams.load(name, path)")
+        with self.held([name]) as (state,):
+            return state
+
+    def __contains__(self, name: object) -> bool:
+        with self._lock:
+            return name in self._states or name in self._on_disk
+
+    def __iter__(self) -> Iterator[str]:
+        with self._lock:
+            return iter([*self._states, *sorted(self._on_disk - self._states.keys())])
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._states.keys() | self._on_disk)
+
+    def __delitem__(self, name: str) -> None:
+        """Forget a stream, in memory and on disk."""
+        with self._lock:
+            if name not in self:
+                raise KeyError(f"no stream {name!r}")
+            self._states.pop(name, None)
+            self._alive.pop(name, None)
+            if name in self._on_disk:
+                self._on_disk.discard(name)
+                self.path(name).unlink(missing_ok=True)
+
+    @property
+    def in_memory(self) -> list[str]:
+        """The streams whose states are in memory, the least recently used first."""
+        with self._lock:
+            return list(self._states)
+
+    def clear(self) -> None:
+        """Forget all streams, in memory and on disk."""
+        for name in list(self):
+            del self[name]
+
+    # --- states for a step -----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def held(self, names: Sequence[str], *, create: bool = True, locked: bool = True) -> Iterator[list[StreamState]]:
+        """The states of these streams, which stay in memory until the `with` ends.
+
+        Args:
+            names: without repetition.
+            create: make a state for a name that is new.
+            locked: let no other thread step these streams meanwhile; not needed to read what a step publishes.
+
+        Raises:
+            InputError: a name that is no line of text, or that is new where none is to be made.
+        """
+        for name in names:
+            check_stream_name(name)
+        if not create and (unknown := [name for name in names if name not in self]):
+            raise InputError(
+                f"streams {unknown} are not known; step them once, or streams.load(name, path); to answer as the "
+                "adapter does, call the model"
+            )
+        states: list[StreamState] = []
+        try:
+            for name in names:
+                states.append(self._taken(name))
+            with ExitStack() as locks:
+                # in one order everywhere, so that two steps never wait for each other
+                for _, state in sorted(zip(names, states, strict=True), key=lambda pair: pair[0]) if locked else ():
+                    locks.enter_context(state.lock)
+                yield states
+        finally:
+            self._give_back(names[: len(states)])
+
+    def _taken(self, name: str) -> StreamState:
+        with self._lock:
+            state = self._states.get(name)
+            if state is None:
+                state = self._alive.get(name)
+                if state is None:
+                    state = self.make()
+                    if name in self._on_disk:
+                        state.load(self.path(name))
+                self._states[name] = self._alive[name] = state
+            self._states.move_to_end(name)
+            self._users[name] = self._users.get(name, 0) + 1
+            return state
+
+    def _give_back(self, names: Sequence[str]) -> None:
+        with self._lock:
+            for name in names:
+                self._users[name] -= 1
+                if not self._users[name]:
+                    del self._users[name]
+            self._evict()
+
+    def _evict(self) -> None:
+        """Write the least recently used states to disk until few enough are in memory."""
+        if self.max_in_memory is None:
+            return
+        spare = [name for name in self._states if name not in self._users]
+        for name in spare[: max(0, len(self._states) - self.max_in_memory)]:
+            try:
+                self._write(name)
+            except OSError as error:
+                warnings.warn(
+                    f"stream {name!r} could not be written to {self.path(name)} ({error}); it stays in memory, beyond "
+                    f"max_streams_in_memory={self.max_in_memory}; make room there",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+                return
+            del self._states[name]
+
+    def _write(self, name: str) -> None:
+        self._states[name].save(self.path(name), durable=False, name=name)
+        self._on_disk.add(name)
+
+    # --- files -----------------------------------------------------------------------------------------------------
+
+    def path(self, name: str) -> Path:
+        """The file of a stream in `folder`: its name as far as file systems take it, and a hash of all of it."""
+        check_stream_name(name)
+        shown = re.sub(r"[^a-z0-9_-]", "_", name.lower())[:64]
+        return self.folder / f"{shown}-{hashlib.sha256(name.encode()).hexdigest()[:16]}{SUFFIX}"
+
+    def save(self, folder: str | Path | None = None) -> Path:
+        """Write every state in memory to `folder`, or to the one that evicted states go to; returns it.
+
+        Raises:
+            OSError: a full or read-only disk; nothing in memory is lost.
+        """
+        with self._lock:
+            if folder is None:
+                for name in self._states:
+                    self._write(name)
+                return self.folder
+            other = Streams(self.make, folder=folder)
+            for name in self:
+                with self.held([name]) as (state,):
+                    state.save(other.path(name), name=name)
+            return other.folder
+
+    def load(self, name: str, path: str | Path) -> StreamState:
+        """Put a saved state in the place of this stream's.
+
+        Raises:
+            CheckpointError, ConfigError: as for `StreamState.load`; nothing is changed.
+        """
+        return self.put(name, self.make().load(path))
+
+    def put(self, name: str, state: StreamState) -> StreamState:
+        """Put a state in the place of this stream's."""
+        check_stream_name(name)
+        with self._lock:
+            if name in self._users:
+                raise InputError(f"stream {name!r} is being stepped; load it between two steps")
+            self._states[name] = self._alive[name] = state
+            self._states.move_to_end(name)
+            self._evict()
+        return state
+
+
+def check_stream_name(name: object) -> None:
+    """Raise InputError for a name that is no line of text.
+
+    >>> check_stream_name("hall 3/north")
+    """
+    if not isinstance(name, str) or not name or len(name) > MAX_NAME or any(ord(c) < 32 for c in name):
+        raise InputError(
+            f"stream name {str(name)[:80]!r} is not allowed; it is a line of text of 1 to {MAX_NAME} characters"
+        )
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"stream name {name!r} is not valid Unicode ({error.reason})") from error
+
+
+def names_in(folder: Path) -> set[str]:
+    """The streams whose states an earlier process left in a folder; files of another kind are passed over."""
+    found = set()
+    for path in sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else ():
+        try:
+            name = stream_name_in(path)
+        except (SpearError, CheckpointError, json.JSONDecodeError) as error:
+            warnings.warn(f"{path} is no saved stream ({error}); it is passed over", RuntimeWarning, stacklevel=2)
+            continue
+        if name is not None:
+            found.add(name)
+    return found
