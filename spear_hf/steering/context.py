@@ -86,7 +86,7 @@ class AdapterChoice:
             copied: take copies, under the lock that writers hold. The copies keep the graph to the parameters. A
                 compiled graph cannot take a lock, and reads the parameters themselves.
         """
-        if not self.names:
+        if not self.rsps:  # not by name: a compiled graph would be compiled again for each name
             return replace(SOURCE, shard=shard)
         if copied:
             with VALUES:
