@@ -21,6 +21,7 @@ from spear_hf.config import differences
 from spear_hf.errors import CheckpointError
 from spear_hf.utils.distributed import ProcessGroup
 from spear_hf.utils.files import write_atomically
+from spear_hf.utils.state_file import packed, unpacked
 
 KEEP = 2
 
@@ -72,7 +73,7 @@ class Checkpoints:
             return target
         tensors: dict[str, Tensor] = {}
         state = {"identity": self.identity, "done": done} | {
-            name: _packed(part.state_dict(), name, tensors) for name, part in parts.items()
+            name: packed(part.state_dict(), name, tensors) for name, part in parts.items()
         }
         unfinished = self.folder / ".unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -128,27 +129,4 @@ class Checkpoints:
             differ = f"{missing} are in only one of them"
         if differ:
             raise CheckpointError(f"{path} is of another run ({differ}); run that one, or name another folder")
-        return {"done": state["done"]} | {name: _unpacked(state[name], tensors) for name in parts}
-
-
-def _packed(value: Any, key: str, tensors: dict[str, Tensor]) -> Any:
-    """`value` for JSON; dictionaries become lists of pairs, to keep integer keys, and tensors go into `tensors`."""
-    if isinstance(value, Tensor):
-        tensors[key] = value.detach().cpu().contiguous().clone()
-        return {"tensor": key}
-    if isinstance(value, Mapping):
-        return {"items": [[k, _packed(v, f"{key}.{k}", tensors)] for k, v in value.items()]}
-    if isinstance(value, (list, tuple)):
-        return [_packed(v, f"{key}.{i}", tensors) for i, v in enumerate(value)]
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    raise CheckpointError(f"{key} is a {type(value).__name__}; a state holds tensors, numbers, strings, lists, dicts")
-
-
-def _unpacked(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """The value that `_packed` was given, with lists in place of tuples."""
-    if isinstance(value, list):
-        return [_unpacked(v, tensors) for v in value]
-    if isinstance(value, dict) and "items" in value:
-        return {k: _unpacked(v, tensors) for k, v in value["items"]}
-    return tensors[value["tensor"]] if isinstance(value, dict) else value
+        return {"done": state["done"]} | {name: unpacked(state[name], tensors) for name in parts}

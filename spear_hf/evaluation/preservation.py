@@ -112,8 +112,7 @@ def clean_along(
     try:
         for domain, state in learned.items():
             model.restore(state)
-            with model.stream_statistics.set_aside():
-                frozen = evaluate({STEERED: Frozen(model, accelerator=accelerator)}, copy.copy(stream), **options)
+            frozen = evaluate({STEERED: Frozen(model, accelerator=accelerator)}, copy.copy(stream), **options)
             rows.append(DomainResult(domain, n, {SOURCE: error, STEERED: frozen.mean_error(STEERED)}))
     finally:
         model.restore(before)

@@ -110,7 +110,8 @@ class Spear:
             accelerator=accelerator,
         )
         self._base: dict[str, Any] = {}
-        self.stream = AdapterStream(self.config, self.model, self.adapter_name, self._fingerprint)
+        channels = self._forward.norms.total
+        self.stream = AdapterStream(self.config, self.model, self.adapter_name, self._fingerprint, channels)
         self.streams = Streams(self._new_state, max_streams_in_memory, streams_folder)
         self.last: StepRecord | dict[str, StepRecord] | None = None
 
@@ -122,7 +123,7 @@ class Spear:
 
     def _new_state(self) -> StreamState:
         """Of a stream that begins where the adapter began."""
-        return StreamState(self.config, self.stream.start, self._fingerprint)
+        return StreamState(self.config, self.stream.start, self._fingerprint, self._forward.norms.total)
 
     @property
     def optimizer(self) -> torch.optim.Adam:

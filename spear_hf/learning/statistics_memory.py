@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spear_hf.errors import CheckpointError
 from spear_hf.steering.context import Moments
 from spear_hf.steering.mixing import batch_norms, mixed_statistics
 from spear_hf.steering.moments import batch_statistics, grouped_statistics
@@ -71,6 +72,7 @@ class StatisticsMemory:
 
     Args:
         images: M, about how many images are remembered; 0 remembers nothing.
+        num_channels: T of the base's NormLayout, to check what is loaded; None checks nothing.
 
     Attributes:
         batch_only: whether statistics take the place of the source's instead of being mixed into them. Layers then see
@@ -79,6 +81,7 @@ class StatisticsMemory:
     """
 
     images: int = 0
+    num_channels: int | None = None
     batch_only: bool = MIXED
     ways: Mapping[bool, Remembered] = field(default_factory=dict)
 
@@ -96,7 +99,7 @@ class StatisticsMemory:
 
     def copy(self) -> "StatisticsMemory":
         """One that later changes of this one do not reach; what is remembered is shared, since it is never written."""
-        return StatisticsMemory(self.images, self.batch_only, dict(self.ways))
+        return StatisticsMemory(self.images, self.num_channels, self.batch_only, dict(self.ways))
 
     @property
     def nbytes(self) -> int:
@@ -113,9 +116,16 @@ class StatisticsMemory:
         return {"whole": self.batch_only, **tensors}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`."""
+        """Go on from a `state_dict`; CheckpointError, with nothing changed, where it is of other layers."""
         found = {MIXED: state["mixed"], BATCH_ONLY: state["batch_only"]}
-        self.ways = {way: Remembered(*(t.clone() for t in kept)) for way, kept in found.items() if kept is not None}
+        ways = {way: Remembered(*(t.clone() for t in kept)) for way, kept in found.items() if kept is not None}
+        for kept in ways.values():
+            shape = (self.num_channels if self.num_channels is not None else kept.mean.numel(),)
+            if {tuple(kept.mean.shape), tuple(kept.variance.shape)} != {shape}:
+                raise CheckpointError(
+                    f"remembered statistics have shape {tuple(kept.mean.shape)}, this base's have {shape}; use its own"
+                )
+        self.ways = ways
         self.batch_only = bool(state["whole"])
 
 

@@ -5,7 +5,6 @@ the record of the last step. `Spear` owns the states; a model does not know them
 """
 
 import copy
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,9 +13,6 @@ from threading import RLock
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from spear_hf.adapters.arithmetic import deviations
@@ -29,13 +25,12 @@ from spear_hf.learning.domain_shift import DomainShiftDetector
 from spear_hf.learning.record import StepRecord
 from spear_hf.learning.statistics_memory import StatisticsMemory
 from spear_hf.steering.model import SpearModel
-from spear_hf.utils.files import write_atomically
+from spear_hf.utils.state_file import read_state, write_state
 
 Facts = Callable[[], Mapping[str, Any]]
 """Tells one base from others; called when a state is saved or loaded."""
 
 FORMAT_VERSION = 1
-MAX_STATE_BYTES = 256_000_000
 SUFFIX = ".safetensors"
 
 
@@ -97,7 +92,8 @@ class StreamState:
     Args:
         config: placement, objective and optimizer; a saved state is of exactly these.
         start: the adapter that the stream starts from, "<boundary key>.gamma" and ".beta" -> (C,).
-        base: facts that tell the base from others, for `save` and `load`; None keeps the state to this process.
+        base: facts that tell the base from others, for `save` and `load`; None checks no base.
+        num_channels: of all batch norms of the base together, to check a state that is loaded; None checks nothing.
 
     Attributes:
         statistics, classes, shift, selector: what it knows of its images; None where the configuration asks for none.
@@ -110,13 +106,19 @@ class StreamState:
     (0, 192)
     """
 
-    def __init__(self, config: SpearConfig, start: Mapping[str, Tensor], base: Facts | None = None) -> None:
+    def __init__(
+        self,
+        config: SpearConfig,
+        start: Mapping[str, Tensor],
+        base: Facts | None = None,
+        num_channels: int | None = None,
+    ) -> None:
         self.config = config
         self.base = base
         self.layout = ValueLayout(start)
         self.lock = RLock()  # held during a step: it reads, learns and writes
         self._start = self.layout.flat(start)
-        self.statistics = StatisticsMemory(config.statistics_memory)
+        self.statistics = StatisticsMemory(config.statistics_memory, num_channels)
         self.classes = ClassMarginal(config.diversity_memory) if config.diversity_memory else None
         self.shift = DomainShiftDetector(config.domain_jump) if config.domain_jump else None
         self.selector = AlphaSelector(config.alpha_trial)
@@ -133,9 +135,6 @@ class StreamState:
     def flat(self) -> Tensor:
         """(P,), the values now, one RSP after the other."""
         return self.learned.flat
-
-    def _base_facts(self) -> Mapping[str, Any] | None:
-        return None if self.base is None else self.base()
 
     @property
     def start(self) -> dict[str, Tensor]:
@@ -208,7 +207,7 @@ class StreamState:
             self._check(state)
             try:
                 self._check_optimizer(state["optimizer"])
-                twin = StreamState(self.config, self.layout.split(self._start))
+                twin = StreamState(self.config, self.start, None, self.statistics.num_channels)
                 twin._load_memories(state)  # a part of another form fails here, before anything is changed
             except SpearError:
                 raise
@@ -272,13 +271,12 @@ class StreamState:
         Raises:
             OSError: the disk is full or read-only; what was there before is kept.
         """
-        path = _with_suffix(path)
         with self.lock:
-            tensors: dict[str, Tensor] = {}
             last = None if self.last is None else self.last.to_dict()
-            facts = {"state": _packed(self.state_dict(), "", tensors), "last": last, "base": self._base_facts()}
-        header = json.dumps({"format_version": FORMAT_VERSION, "name": name, **facts}, allow_nan=False)
-        return write_atomically(path, save_tensors(tensors, {"spear_stream": header}), durable=durable)
+            last = None if _non_finite(last) else last  # JSON has no NaN
+            base = None if self.base is None else self.base()
+            facts = {"format_version": FORMAT_VERSION, "name": name, "last": last, "base": base}
+            return write_state(_with_suffix(path), self.state_dict(), facts, durable=durable)
 
     def load(self, path: str | Path) -> "StreamState":
         """Go on from a file that `save` wrote, strictly.
@@ -291,55 +289,19 @@ class StreamState:
             ConfigError: another configuration. Nothing is changed in either case.
         """
         path = _with_suffix(path)
-        state, last, base = read_state(path)
-        if self.base is not None and (differ := _base_difference(base, self.base())):
+        state, facts = read_state(path)
+        if facts.get("format_version") != FORMAT_VERSION:
+            raise CheckpointError(
+                f"{path} has format {facts.get('format_version')!r}, this version reads {FORMAT_VERSION}"
+            )
+        if self.base is not None and (differ := _base_difference(facts.get("base"), self.base())):
             raise CheckpointError(f"{path} is of a stream on another base ({differ}); load it onto its own")
         try:
             self.load_state_dict(state)
         except SpearError as error:
             raise type(error)(f"{path}: {error}") from error
-        self.last = last
+        self.last = None if facts.get("last") is None else _record(facts["last"])
         return self
-
-
-def read_state(path: Path) -> tuple[dict[str, Any], StepRecord | None, dict[str, Any] | None]:
-    """What `StreamState.save` wrote: the state, the record of its last step, and the facts about its base.
-
-    Raises:
-        CheckpointError: no such file, or one of another form.
-    """
-    if not path.is_file():
-        raise CheckpointError(f"there is no {path}; StreamState.save writes one")
-    if path.stat().st_size > MAX_STATE_BYTES:
-        raise CheckpointError(f"{path} has {path.stat().st_size:,} bytes, at most {MAX_STATE_BYTES:,} are read")
-    raw = path.read_bytes()
-    try:
-        tensors = load_tensors(raw)
-        size = int.from_bytes(raw[:8], "little")
-        facts = json.loads(json.loads(raw[8 : 8 + size])["__metadata__"]["spear_stream"])
-        if facts["format_version"] != FORMAT_VERSION:
-            raise ValueError(f"format {facts['format_version']!r}, this version reads {FORMAT_VERSION}")
-        state = _unpacked(facts["state"], tensors)
-        last = None if facts["last"] is None else _record(facts["last"])
-    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{path} is no saved stream ({error}); save it again") from error
-    return state, last, facts["base"]
-
-
-def stream_name_in(path: Path) -> str | None:
-    """The name that `StreamState.save` noted in a file; None where there was none.
-
-    Raises:
-        CheckpointError: a file of another form.
-    """
-    try:
-        with path.open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            if size > MAX_STATE_BYTES:
-                raise ValueError(f"a header of {size:,} bytes")
-            return json.loads(json.loads(file.read(size))["__metadata__"]["spear_stream"])["name"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CheckpointError(f"{path} is no saved stream ({error}); save it again") from error
 
 
 def _base_difference(found: Mapping[str, Any] | None, mine: Mapping[str, Any]) -> str | None:
@@ -358,28 +320,6 @@ def _record(data: Mapping[str, Any]) -> StepRecord:
 def _with_suffix(path: str | Path) -> Path:
     path = Path(path)
     return path if path.name.endswith(SUFFIX) else path.with_name(path.name + SUFFIX)
-
-
-def _packed(value: Any, key: str, tensors: dict[str, Tensor]) -> Any:
-    """`value` for JSON; its tensors go into `tensors`."""
-    if isinstance(value, Tensor):
-        tensors[key] = value.detach().cpu().contiguous()
-        return {"tensor": key}
-    if isinstance(value, Mapping):
-        return {"items": [[name, _packed(v, f"{key}.{name}".lstrip("."), tensors)] for name, v in value.items()]}
-    if isinstance(value, (list, tuple)):
-        return [_packed(v, f"{key}.{i}", tensors) for i, v in enumerate(value)]
-    return value
-
-
-def _unpacked(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    if isinstance(value, list):
-        return [_unpacked(v, tensors) for v in value]
-    if isinstance(value, dict):
-        if "items" in value:
-            return {name: _unpacked(v, tensors) for name, v in value["items"]}
-        return tensors[value["tensor"]]
-    return value
 
 
 def _non_finite(value: Any, key: str = "") -> str:
@@ -401,18 +341,25 @@ class AdapterStream(StreamState):
         config: as for StreamState.
         model: holds the adapter.
         adapter_name: of the adapter.
-        base: as for StreamState.
+        base, num_channels: as for StreamState.
 
     Attributes:
         optimizer: Adam, over the adapter's parameters; change a param_group as with any torch optimizer.
     """
 
-    def __init__(self, config: SpearConfig, model: SpearModel, adapter_name: str, base: Facts | None = None) -> None:
+    def __init__(
+        self,
+        config: SpearConfig,
+        model: SpearModel,
+        adapter_name: str,
+        base: Facts | None = None,
+        num_channels: int | None = None,
+    ) -> None:
         self.model, self.adapter_name = model, adapter_name
         self.parameters = list(model.adapter_parameters(adapter_name))
         betas = config.adam_beta1, config.adam_beta2
         self.optimizer = torch.optim.Adam(self.parameters, lr=config.learning_rate, betas=betas)
-        super().__init__(config, model.snapshot(adapter_name), base)
+        super().__init__(config, model.snapshot(adapter_name), base, num_channels)
 
     def _put(self, flat: Tensor) -> None:
         self.model.restore(self.layout.split(flat), self.adapter_name)

@@ -1,7 +1,6 @@
 """Streams: the states of many streams by name, the least recently used of them on disk."""
 
 import hashlib
-import json
 import re
 import shutil
 import tempfile
@@ -13,8 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from spear_hf.errors import CheckpointError, InputError, SpearError
-from spear_hf.learning.stream_state import SUFFIX, StreamState, stream_name_in
+from spear_hf.errors import CheckpointError, InputError
+from spear_hf.learning.stream_state import SUFFIX, StreamState
+from spear_hf.utils.state_file import read_facts
 
 MAX_NAME = 1000
 
@@ -246,8 +246,8 @@ def names_in(folder: Path) -> set[str]:
     found = set()
     for path in sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else ():
         try:
-            name = stream_name_in(path)
-        except (SpearError, CheckpointError, json.JSONDecodeError) as error:
+            name = read_facts(path).get("name")
+        except CheckpointError as error:
             warnings.warn(f"{path} is no saved stream ({error}); it is passed over", RuntimeWarning, stacklevel=2)
             continue
         if name is not None:

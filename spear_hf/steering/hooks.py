@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from spear_hf.boundaries.boundary import Boundary
-from spear_hf.boundaries.slots import pick, pick_input, replace, replace_input
+from spear_hf.boundaries.slots import register_at
 from spear_hf.errors import AlreadySteeredError, BoundaryNotFiredError, CompiledBaseError, InputError, LaunchError
 from spear_hf.lean.flow import is_checkpointed
 from spear_hf.steering.context import Call, Pair, Steering
@@ -25,46 +25,23 @@ class BoundaryHook:
     Args:
         boundary: where.
         steering: of the model.
+
+    >>> import torch
+    >>> from spear_hf import Boundary
+    >>> hook = BoundaryHook(Boundary(0, "stem", "conv1", channels=8), Steering())
+    >>> hook.steered(torch.zeros(2, 8, 4, 4)) is None  # no adapter acts
+    True
     """
 
     def __init__(self, boundary: Boundary, steering: Steering) -> None:
         self.boundary = boundary
         self.steering = steering
 
-    def register(self, base: nn.Module) -> Any:
-        """The handle of the hook on `base`; prepended, so that it runs before any hook that records hidden states."""
-        module = base.get_submodule(self.boundary.module)
-        if self.boundary.where == "in":
-            return module.register_forward_pre_hook(self.before, prepend=True, with_kwargs=True)
-        return module.register_forward_hook(self.after, prepend=True)
-
-    def after(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        """Forward hook for where="out"."""
+    def steered(self, z: Tensor) -> Tensor | None:
+        """z_d scaled and shifted by every RSP that acts here, one after the other; None where none acts."""
         pairs = self._pairs()
         if not pairs:
             return None
-        slot = self.boundary.output_slot
-        return replace(output, slot, self._steered(pairs, pick(output, slot)))
-
-    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Forward pre-hook for where="in"."""
-        pairs = self._pairs()
-        if not pairs:
-            return None
-        z = self._steered(pairs, pick_input(self.boundary, args, kwargs))
-        return replace_input(self.boundary, args, kwargs, z)
-
-    def _pairs(self) -> tuple[Pair, ...]:
-        call = None if torch.compiler.is_compiling() else self.steering.call()
-        if call is None:  # under a compiler, or run again by gradient checkpointing: nothing is counted
-            return self.steering.context().pairs.get(self.boundary.key, ())
-        pairs = call.context.pairs.get(self.boundary.key, ())
-        if pairs:
-            self.steering.is_checkpointed = self.steering.is_checkpointed or is_checkpointed()
-            call.fired[self.boundary.key] = call.fired.get(self.boundary.key, 0) + 1
-        return pairs
-
-    def _steered(self, pairs: tuple[Pair, ...], z: Tensor) -> Tensor:
         axis = self.boundary.channel_axis
         for gamma, beta in pairs:
             if gamma.device != z.device:  # a base that lives on several devices, or is off-loaded
@@ -77,6 +54,16 @@ class BoundaryHook:
             check_channels(z, gamma.shape[-1], axis)
             z = steer(z, gamma, beta, axis)
         return z
+
+    def _pairs(self) -> tuple[Pair, ...]:
+        call = None if torch.compiler.is_compiling() else self.steering.call()
+        if call is None:  # under a compiler, or run again by gradient checkpointing: nothing is counted
+            return self.steering.context().pairs.get(self.boundary.key, ())
+        pairs = call.context.pairs.get(self.boundary.key, ())
+        if pairs:
+            self.steering.is_checkpointed = self.steering.is_checkpointed or is_checkpointed()
+            call.fired[self.boundary.key] = call.fired.get(self.boundary.key, 0) + 1
+        return pairs
 
 
 class ForwardHooks:
@@ -140,7 +127,7 @@ def register_hooks(base: nn.Module, boundaries: Sequence[Boundary], steering: St
     3
     """
     forward = ForwardHooks(base, boundaries, steering)
-    handles = [BoundaryHook(boundary, steering).register(base) for boundary in boundaries]
+    handles: list[Any] = [register_at(base, b, BoundaryHook(b, steering).steered) for b in boundaries]
     handles += [norm.register_forward_pre_hook(AlphaMixing(steering, name)) for name, norm in batch_norms(base)]
     handles.append(base.register_forward_pre_hook(forward.begin, prepend=True))
     handles.append(base.register_forward_hook(forward.end, always_call=True))
