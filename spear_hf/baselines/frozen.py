@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from spear_hf.baselines.norms import ModelFlags
 from spear_hf.errors import ConfigError
-from spear_hf.steering.fusion import FusedMixing, call_fused
-from spear_hf.steering.mixing import AlphaMixing, batch_norms
+from spear_hf.steering.context import Steering, SteeringContext
+from spear_hf.steering.hooks import register_hooks
 from spear_hf.utils.batch import logits_of, validate_batch
 from spear_hf.utils.distributed import BatchShard, ProcessGroup
 
@@ -83,24 +83,18 @@ class BnAdapt(Source):
     torch.Size([2, 1000])
     """
 
-    shard: BatchShard | None = None
-    fusion: FusedMixing | None = None
-
     def __init__(self, model: nn.Module, alpha: float = 0.5, *, accelerator: Any = None) -> None:
         if not 0 <= alpha <= 1:
             raise ConfigError(f"alpha={alpha!r} is not allowed; it is in [0, 1]; the paper's value is 0.5")
         super().__init__(model, accelerator=accelerator)
         self.alpha = alpha
-        self._handles = [m.register_forward_pre_hook(AlphaMixing(self)) for _, m in batch_norms(model)]
+        self._steering = Steering()
+        self._handles = register_hooks(model, (), self._steering)
 
     def answer(self, x: Tensor, shard: BatchShard) -> Tensor:
         """The logits of x under the statistics of the global batch."""
-        self.shard = shard
-        return call_fused(self, super().answer, x, shard)
-
-    def mixing_alpha(self) -> float:
-        """alpha of Eq. 10."""
-        return self.alpha
+        with self._steering.within(context=SteeringContext({}, self.alpha, shard=shard)):
+            return super().answer(x, shard)
 
     def unload(self) -> nn.Module:
         """The base without the hooks."""
