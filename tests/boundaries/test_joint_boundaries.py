@@ -8,6 +8,8 @@ from torch import nn
 from spear_hf.boundaries import find_boundaries, search_boundaries
 from spear_hf.errors import NoBoundariesError
 
+IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
 
 class TwoStreams(nn.Module):
     """One block of two streams that look at each other."""
@@ -40,16 +42,17 @@ def parts(boundaries, depth):
 
 
 def test_two_streams_make_boundaries_of_two_parts():
-    found = search_boundaries(Net(), 2)
+    found = search_boundaries(Net(), 2, inputs=IMAGES)
     assert found.source == "joint"
     assert parts(found.boundaries, 0) == [("blocks.0", "in", (0, 0), 0), ("blocks.0", "in", (0, 1), 1)]
     assert parts(found.boundaries, 2) == [("blocks.3", "out", (0,), 0), ("blocks.3", "out", (1,), 1)]
 
 
 def test_parts_have_keys_of_their_own():
-    assert [b.key for b in find_boundaries(Net(), 1)] == ["0", "0_1", "1", "1_1"]
+    assert [b.key for b in find_boundaries(Net(), 1, inputs=IMAGES)] == ["0", "0_1", "1", "1_1"]
 
 
+@pytest.mark.slow
 def test_crossvit_is_steered_in_both_token_streams():
     with torch.device("meta"):
         found = find_boundaries(timm.create_model("crossvit_9_240"))
@@ -58,6 +61,7 @@ def test_crossvit_is_steered_in_both_token_streams():
     ]
 
 
+@pytest.mark.slow
 def test_hrnet_is_steered_at_every_resolution():
     with torch.device("meta"):
         found = find_boundaries(timm.create_model("hrnet_w18_small"))
@@ -65,7 +69,39 @@ def test_hrnet_is_steered_at_every_resolution():
     assert widths == {0: [64], 1: [128], 2: [16, 32], 3: [16, 32, 64], 4: [16, 32, 64, 128]}
 
 
+class Cell(nn.Module):
+    """Reads the outputs of the two cells before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.new, self.old = nn.Sequential(nn.Conv2d(8, 8, 3, 1, 1)), nn.Sequential(nn.Conv2d(8, 8, 3, 1, 1))
+
+    def forward(self, x, before):
+        return self.new(x).relu() + self.old(before).relu()
+
+
+class Cells(nn.Module):
+    """A stem, four cells, a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Conv2d(3, 8, 4, 4), nn.Linear(8, 10)
+        self.cells = nn.ModuleList(Cell() for _ in range(4))
+
+    def forward(self, image):
+        before = x = self.stem(image)
+        for cell in self.cells:
+            x, before = cell(x, before), x
+        return self.head(x.mean((2, 3)))
+
+
 def test_a_cell_that_reads_the_two_before_it_is_steered_where_it_reads():
+    found = find_boundaries(Cells(), 2, inputs=IMAGES)
+    assert parts(found, 1) == [("cells.2", "in", (1,), 0), ("cells.1", "out", (), 1)]
+
+
+@pytest.mark.slow
+def test_a_nasnet_cell_is_steered_where_it_reads():
     with torch.device("meta"):
         found = find_boundaries(timm.create_model("pnasnet5large"))
     assert parts(found, 1) == [("cell_4", "in", (), 0), ("cell_3", "out", (), 1)]
@@ -88,7 +124,7 @@ class Bypass(nn.Module):
 
 
 def test_a_way_around_the_body_is_part_of_the_boundary():
-    found = find_boundaries(Bypass())
+    found = find_boundaries(Bypass(), inputs=IMAGES)
     assert {b.module for b in found if b.depth == 1} == {"blocks.0", "brightness"}
 
 
@@ -110,4 +146,4 @@ class Opaque(nn.Module):
 
 def test_a_bypass_that_no_hook_reaches_is_named():
     with pytest.raises(NoBoundariesError, match=r"'blocks.3', the last of 4 .* a function of the image"):
-        find_boundaries(Opaque())
+        find_boundaries(Opaque(), inputs=IMAGES)
