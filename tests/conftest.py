@@ -29,6 +29,9 @@ os.environ |= {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
 }
 
+OFFLINE = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
+"""The environment of a process that runs this checkout without a network."""
+
 from tests.builders import TinyNet  # noqa: E402  imports the package, which may import huggingface_hub
 
 

@@ -1,7 +1,6 @@
 """spear-hf adapt, eval and compare on the embedded model and images; two tests run the real command."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,13 +13,12 @@ import pytest
 
 from spear_hf.evaluation.run_folder import RunFolder
 from tests.builders import printed, spear_hf
-from tests.conftest import EMBEDDED, ROOT
+from tests.conftest import EMBEDDED, OFFLINE, ROOT
 
 Words = Callable[..., list[str]]
 Run = Callable[..., Any]
 SMALL = ("--preset", "cifar", "--limit", "32", "--batch-size", "16", "--cpu")
 ALL = EMBEDDED / "test.parquet"
-OFFLINE = os.environ | {"HF_HUB_OFFLINE": "1", "COLUMNS": "120"}
 
 
 @pytest.fixture
@@ -43,6 +41,7 @@ def process(words: list[str]) -> list[str]:
     return [sys.executable, "-m", "spear_hf.cli", *words]
 
 
+@pytest.mark.slow
 def test_adapt_leaves_a_run_and_its_adapters_answer_frozen(tmp_path: Path, words_of: Words) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

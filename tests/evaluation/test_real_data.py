@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from spear_hf.evaluation.comparison import Comparison
-from tests.conftest import ROOT
-from tests.examples.test_examples import OFFLINE
+from tests.conftest import OFFLINE, ROOT
 
 SETTINGS = ROOT / "benchmarks" / "settings" / "cifar.json"
 

@@ -1,7 +1,6 @@
 """examples/demo.py as a user runs it: a real process, asked over HTTP and looked at by a real browser."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -14,7 +13,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import OFFLINE, ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -23,8 +22,7 @@ pytestmark = pytest.mark.slow
 def address() -> Iterator[str]:
     """Where the demo is."""
     command = [sys.executable, "examples/demo.py", "--port", "0", "--batch-size", "16"]
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=OFFLINE)
     assert process.stdout is not None
     found = re.search(r"http://\S+/", process.stdout.readline())
     assert found is not None

@@ -3,7 +3,6 @@
 import gzip
 import importlib
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +14,7 @@ import torch
 
 from spear_hf import METHODS, SpearModel, load_base_model, load_stream
 from spear_hf.boundaries import find
-from tests.conftest import EMBEDDED, ROOT
+from tests.conftest import EMBEDDED, OFFLINE
 from tests.examples.conftest import EXAMPLES
 from tests.hub_server import LoopbackHub
 
@@ -34,8 +33,7 @@ def test_help_shows_the_commands_of_the_docstring(example: Example, name: str) -
 def test_accelerate_launches_an_example(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", str(EXAMPLES / "adapt.py")]
     words = ["--cpu", "--limit", "8", "--batch-size", "8", "--corruptions", "fog", "--output", str(tmp_path)]
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([*command, *words], capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run([*command, *words], capture_output=True, text=True, check=False, env=OFFLINE)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "report.json").is_file()
 

@@ -1,4 +1,3 @@
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +6,7 @@ import pytest
 
 from spear_hf.errors import ConfigError, LaunchError
 from spear_hf.utils import launch
-from tests.conftest import ROOT
+from tests.conftest import OFFLINE
 
 CPU_LAUNCH = {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_USE_CPU": "True"}  # what accelerate 1.15 exports
 
@@ -52,8 +51,7 @@ def test_accelerate_launch_on_cpus_that_starts_one_process_is_noticed(tmp_path: 
         "machine_rank: 0\nuse_cpu: true\nmixed_precision: 'no'\n"
     )
     command = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", *words, "run.py"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=OFFLINE)
     assert "LaunchError: several processes were asked for and 1 runs" in done.stderr
     assert done.returncode != 0
 
