@@ -1,9 +1,10 @@
-"""What test_processes.py runs under torchrun, and alone to compare with: python tests/processes.py MODE FOLDER."""
+"""What test_processes.py runs in two processes, and in one to compare with: python tests/processes.py MODE FOLDER."""
 
 import copy
 import dataclasses
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ from spear_hf.errors import SpearError
 from spear_hf.evaluation.evaluate import evaluate
 from tests.builders import TinyNet, TinyStream, images_and_labels
 
+ROOT = Path(__file__).resolve().parents[1]
 SIZES = (32, 5, 1, 1, 32)
-# shut for the first two of these batches, then open
+# the gate is closed for the first two of these batches, then open
 CONFIG = SpearConfig(tau=0.817, alpha=0.5, learning_rate=0.01, diversity_batch=1, boundaries="all", steps=2)
 REMEMBERING = dataclasses.replace(
     CONFIG,
@@ -32,13 +34,22 @@ REMEMBERING = dataclasses.replace(
 )
 
 
+def run_in_two_processes(script: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """A script of the tests, started by torchrun; the processes talk over gloo."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    return subprocess.run(
+        [*command, script, *arguments], env=environment, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
 def base() -> nn.Module:
     torch.manual_seed(0)
     net = TinyNet()
     for _ in range(3):
         net(torch.randn(16, 3, 32, 32) * 2 + 1)
     with torch.no_grad():
-        net.fc.weight.mul_(8)  # surer answers, so that the gate has something to decide
+        net.fc.weight.mul_(8)  # more certain predictions, so that the gate closes for some batches
     return net.eval()
 
 
@@ -65,12 +76,12 @@ def learn(
 
 
 def part(x: Tensor, accelerator: Any) -> Tensor:
-    """This process's slice: the first processes get the images that are left over."""
+    """This process's slice of the batch; the first processes get one image more where it does not divide evenly."""
     return x if accelerator is None else x.tensor_split(accelerator.num_processes)[accelerator.process_index]
 
 
 def refused(accelerator: Any) -> dict[str, Any]:
-    """A batch with NaN on the last process alone, and a good one after it."""
+    """A batch that holds NaN on the last process alone, then a good batch."""
     tta = Spear(get_spear_model(base(), CONFIG), accelerator=accelerator)
     x = part(images_and_labels(0, 32)[0], accelerator)
     try:
@@ -82,7 +93,7 @@ def refused(accelerator: Any) -> dict[str, Any]:
 
 
 def alone() -> str:
-    """What a learner without an accelerator says where there are several processes."""
+    """The error of a learner without an accelerator among several processes."""
     try:
         Spear(get_spear_model(base(), CONFIG))
     except SpearError as error:
@@ -102,7 +113,7 @@ def evaluated(accelerator: Any, stream: TinyStream, checkpoint: Path | None = No
 
 
 class FatalStream(TinyStream):
-    """Kills its process as batch 4 is asked for."""
+    """Kills its process when batch 4 is requested."""
 
     def shard(self, rank: int, count: int) -> "TinyStream":
         shard = FatalStream(self.sizes, self.protocol)

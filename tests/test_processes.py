@@ -1,8 +1,5 @@
-"""Two processes over gloo, started by torchrun, against one with the whole batch: batches of 32, 5 and 1."""
+"""Two processes, each with a slice of a batch, learn and answer as one process with the whole: batches of 32, 5 and 1."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +8,10 @@ import torch
 
 from tests import processes
 from tests.builders import TinyStream
-from tests.conftest import ROOT
 
 pytestmark = pytest.mark.slow
 
 Found = list[dict[str, Any]]
-
-
-def torchrun(mode: str, folder: Path) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    script = [str(ROOT / "tests" / "processes.py"), mode, str(folder)]
-    return subprocess.run([*command, *script], env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def load(mode: str, folder: Path) -> Found:
@@ -31,16 +20,16 @@ def load(mode: str, folder: Path) -> Found:
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    """What each of two processes found."""
+    """The results of each of two processes."""
     folder = tmp_path_factory.mktemp("exact")
-    done = torchrun("exact", folder)
+    done = processes.run_in_two_processes(processes.__file__, "exact", str(folder))
     assert done.returncode == 0, done.stderr
     return load("exact", folder)
 
 
 @pytest.fixture(scope="module")
 def one() -> dict[str, Any]:
-    """What one process with the whole batch finds."""
+    """The results of one process with the whole batch."""
     return {
         "fp64": processes.learn(None, torch.float64, sgd=False),
         "fp32": processes.learn(None, torch.float32, sgd=False),
@@ -62,14 +51,14 @@ def test_two_processes_learn_what_one_learns(two: Found, one: dict[str, Any], na
 def test_two_processes_find_the_new_domains_of_one(two: Found, one: dict[str, Any]) -> None:
     found = [record["new_domain"] for record in one["remembering"]["records"]]
     assert [record["new_domain"] for record in two[1]["remembering"]["records"]] == found
-    assert any(found), "no batch was of another domain"
+    assert any(found), "no batch was found to be of another domain"
 
 
 @pytest.mark.parametrize("name", ["fp64", "fp32", "sgd"])
 def test_gate_and_predictions_are_those_of_one_process(two: Found, one: dict[str, Any], name: str) -> None:
     verdicts = [record["skipped"] for record in one[name]["records"]]
     assert [record["skipped"] for record in two[0][name]["records"]] == verdicts
-    assert len(set(verdicts)) > 1, "the gate decided nothing"
+    assert len(set(verdicts)) > 1, "the gate was open, or closed, for every batch"
     for mine, expected in zip(together(two, name), one[name]["answers"], strict=True):
         assert torch.equal(mine.argmax(1), expected.argmax(1))
 
@@ -118,9 +107,9 @@ def test_every_process_reports_each_image_once(two: Found) -> None:
 
 
 def test_a_run_that_was_killed_goes_on_to_the_same_bits(two: Found, tmp_path: Path) -> None:
-    assert torchrun("killed", tmp_path).returncode != 0
+    assert processes.run_in_two_processes(processes.__file__, "killed", str(tmp_path)).returncode != 0
     assert not list(tmp_path.glob("*.pt"))
-    done = torchrun("resumed", tmp_path)
+    done = processes.run_in_two_processes(processes.__file__, "resumed", str(tmp_path))
     assert done.returncode == 0, done.stderr
     for rank, found in enumerate(load("resumed", tmp_path)):
         assert found["rows"] == two[rank]["report"]["rows"]

@@ -1,4 +1,4 @@
-"""What test_guard.py runs under torchrun, and alone to compare with: python tests/guard/guard_processes.py FOLDER."""
+"""What test_guard.py runs in two processes, and in one to compare with: python tests/guard/guard_processes.py FOLDER."""
 
 import sys
 from pathlib import Path
@@ -16,7 +16,7 @@ POLICY = GuardPolicy(margin=1.0, max_entropy_rise=1.0, max_collapse=1.0, max_dri
 
 
 def guarded(accelerator: Any) -> dict[str, Any]:
-    """A stream with one bad image, on the last process alone, and a learning rate that drifts."""
+    """A stream with one bad image, on the last process alone, and a learning rate that makes the parameters drift."""
     tta = Spear(get_spear_model(base(), CONFIG), accelerator=accelerator, tau=0.0, learning_rate=0.1)
     guard, answers, events = Guard(tta, POLICY, accelerator=accelerator), [], []
     for number, size in enumerate(SIZES):

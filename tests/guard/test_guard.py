@@ -1,7 +1,4 @@
 import copy
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,8 +25,8 @@ from spear_hf.learning.record import StepRecord
 from spear_hf.steering.model import SpearModel
 from spear_hf.utils.distributed import ProcessGroup
 from tests.builders import TinyNet, made
-from tests.conftest import ROOT
 from tests.guard import guard_processes
+from tests.processes import run_in_two_processes
 
 OPEN = SpearConfig(tau=0.0, learning_rate=0.01, boundaries="all")
 CALM: dict[str, Any] = {"margin": 1.0, "max_entropy_rise": 1.0, "max_collapse": 1.0}  # a random net agrees on little
@@ -242,10 +239,7 @@ def test_a_stream_of_one_class_is_answered_as_well_as_by_the_source(embedded: Pa
 
 @pytest.mark.slow
 def test_two_processes_see_and_do_what_one_does(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    script = [guard_processes.__file__, str(tmp_path)]
-    done = subprocess.run([*command, *script], env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_in_two_processes(guard_processes.__file__, str(tmp_path))
     assert done.returncode == 0, done.stderr
     two, one = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)], guard_processes.guarded(None)
     assert two[0]["events"] == two[1]["events"] == one["events"]
