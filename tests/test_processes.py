@@ -1,4 +1,4 @@
-"""Two processes, each with a slice of a batch, learn and answer as one process with the whole: batches of 32, 5 and 1."""
+"""Two processes, each with a slice of a batch, learn and answer as one with the whole: batches of 32, 5 and 1."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What test_guard.py runs in two processes, and in one to compare with: python tests/guard/guard_processes.py FOLDER."""
+"""What test_guard.py runs in two processes, and in one to compare: python tests/guard/guard_processes.py FOLDER."""
 
 import sys
 from pathlib import Path
