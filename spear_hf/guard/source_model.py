@@ -102,6 +102,6 @@ class ParameterDistance:
             distance = math.sqrt(sum(map(float, squares))) / max(self._norm, 1e-12)
         return distance if math.isfinite(distance) else math.inf
 
-    def deviations(self) -> tuple[float, float]:
-        """(||gamma - 1||, ||beta||) over all RSPs; zeros for a method without any."""
-        return (0.0, 0.0) if self.model is None else deviations(self.model.snapshot())
+    def deviations(self) -> tuple[float | None, float | None]:
+        """(||gamma - 1||, ||beta||) over all RSPs; None for a method without any."""
+        return (None, None) if self.model is None else deviations(self.model.snapshot())

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
-from torch import Tensor, nn
+from torch import Tensor
 
 from spear_hf import (
     METHODS,
@@ -24,7 +24,7 @@ from spear_hf.evaluation.checkpoint import Checkpoints
 from spear_hf.learning.record import StepRecord
 from spear_hf.steering.model import SpearModel
 from spear_hf.utils.distributed import ProcessGroup
-from tests.builders import TinyNet, made
+from tests.builders import TwoStages, made
 from tests.guard import guard_processes
 from tests.processes import run_in_two_processes
 
@@ -34,9 +34,9 @@ CALM: dict[str, Any] = {"margin": 1.0, "max_entropy_rise": 1.0, "max_collapse": 
 
 @pytest.fixture(scope="module")
 def steered() -> SpearModel:
-    """A steered TinyNet, made once; tests take copies."""
+    """A small steered model, made once; tests take copies."""
     torch.manual_seed(0)
-    return get_spear_model(TinyNet().eval(), OPEN)
+    return get_spear_model(TwoStages().eval(), OPEN)
 
 
 def guarded(steered: SpearModel, learning_rate: float = 0.01, **policy: Any) -> Guard:
@@ -74,7 +74,8 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_can_be_guarded_and_keeps_the_contract(name: str, net: nn.Module) -> None:
+def test_every_method_can_be_guarded_and_keeps_the_contract(name: str, steered: SpearModel) -> None:
+    net = copy.deepcopy(steered).unload()
     before = {k: v.clone() for k, v in net.state_dict().items()}
     guard = Guard(made(name, net), GuardPolicy(**CALM), source=copy.deepcopy(net))
     assert isinstance(guard, TTAMethod)
