@@ -28,8 +28,8 @@ from scipy import ndimage
 
 from spear_hf.data.corruptions import CORRUPTIONS, corrupt_batch, resolve_corruptions, sample_rng
 from spear_hf.data.corruptions.constants import at_severity
-from tests.data.corruptions_official import official_differences
-from tests.data.corruptions_scenes import scenes
+from tests.data.corruptions.official import official_differences
+from tests.data.corruptions.scenes import scenes
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = Path(os.environ.get("SPEAR_SHARED_DATA", ROOT.parent / "shared" / "data"))

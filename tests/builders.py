@@ -2,12 +2,15 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import timm
 import torch
 import typer
+from PIL import Image
 from torch import Tensor, nn
 from transformers import ResNetConfig, ResNetForImageClassification, ViTConfig, ViTForImageClassification
 from typer.testing import CliRunner
@@ -19,6 +22,9 @@ from spear_hf.baselines.losses import Batch
 from spear_hf.baselines.parameter_set import ParameterSet
 from spear_hf.evaluation.report import BatchRecord, DomainResult, Report
 from spear_hf.learning.record import StepRecord
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 class TinyNet(nn.Module):
@@ -252,3 +258,37 @@ def a_vit() -> nn.Module:
     """timm's test_vit: 160 x 160 images, 10 classes, no BatchNorm."""
     torch.manual_seed(0)
     return timm.create_model("test_vit", num_classes=10).eval()
+
+
+def pictures(n: int, side: int = 32, seed: int = 0) -> np.ndarray:
+    """(n, side, side, 3) uint8 random pixels."""
+    return np.random.default_rng(seed).integers(0, 256, (n, side, side, 3), dtype=np.uint8)
+
+
+def picture_rows(n: int = 12, seed: int = 0, **columns: Any) -> "Dataset":
+    """`pictures` as a Dataset, with labels 0, 1, 2, 0, 1, 2, ... and further columns."""
+    from datasets import Dataset
+
+    images = [Image.fromarray(image) for image in pictures(n, seed=seed)]
+    return Dataset.from_dict({"image": images, "label": [i % 3 for i in range(n)], **columns})
+
+
+def write_pictures(folder: Path, n: int, side: int = 32, suffix: str = "png") -> Path:
+    """A new folder with n image files of random pixels."""
+    folder.mkdir(parents=True)
+    for i, image in enumerate(pictures(n, side)):
+        Image.fromarray(image).save(folder / f"{i:02d}.{suffix}")
+    return folder
+
+
+def same_batch(a: Any, b: Any) -> bool:
+    """Whether two batches of a stream are equal to the bit."""
+    return a.keys() == b.keys() and all(
+        torch.equal(a[key], b[key]) if isinstance(a[key], torch.Tensor) else a[key] == b[key] for key in a
+    )
+
+
+def batch_digest(batch: Any) -> str:
+    """A hash of the pixels, the ids and the domain of a batch of a stream."""
+    content = batch["pixel_values"].numpy().tobytes() + batch["index"].numpy().tobytes() + batch["domain"].encode()
+    return sha256(content).hexdigest()

@@ -3,7 +3,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from datasets import Dataset, Features, Image, Value
 
 from spear_hf.data.cached import cached
@@ -11,6 +10,7 @@ from spear_hf.data.load_stream import load_stream
 from spear_hf.data.processor import load_processor
 from spear_hf.data.streams import Stream
 from spear_hf.errors import DataError
+from tests.builders import same_batch
 
 PROCESSOR = load_processor(None, mean=(0.5,) * 3, std=(0.5,) * 3, size=16)
 OPTIONS: dict[str, Any] = {"corruptions": "fog,contrast", "preset": "cifar", "processor": PROCESSOR}
@@ -25,12 +25,7 @@ def photos(sizes: list[int] | None = None, seed: int = 0) -> Dataset:
 
 
 def same(one: Stream, other: Stream) -> bool:
-    pairs = list(zip(one, other, strict=True))
-    tensors = ("pixel_values", "labels", "index", "domain_index")
-    plain = ("domain", "is_domain_start", "position", "batch")
-    return all(torch.equal(a[k], b[k]) for a, b in pairs for k in tensors) and all(
-        a[k] == b[k] for a, b in pairs for k in plain
-    )
+    return all(same_batch(a, b) for a, b in zip(one, other, strict=True))
 
 
 def test_a_cached_stream_gives_the_same_bits(tmp_path: Path) -> None:

@@ -104,6 +104,10 @@ def test_a_name_is_read_instead_of_the_model(hf_model: ResNetForImageClassificat
     assert load_processor(nn.Linear(1, 1), name="tf_efficientnet_lite0").mean == (0.5, 0.5, 0.5)
 
 
+def test_a_revision_stands_in_the_provenance(hf_model: ResNetForImageClassification) -> None:
+    assert load_processor(hf_model, revision="main").origin == f"transformers:{hf_model.name_or_path}@main"
+
+
 def test_a_model_without_preprocessing_is_refused_with_the_way_out() -> None:
     with pytest.raises(DataError, match=r"Sequential has no preprocessing .* pass mean=, std= and size="):
         load_processor(nn.Sequential())

@@ -1,4 +1,4 @@
-"""Frost: the official textures by hash, and our own where those are not at hand."""
+"""Frost: the published textures by hash, and the synthetic ones."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from spear_hf.data.corruptions.frost import (
     resize_texture,
 )
 from spear_hf.errors import DataError
-from tests.data.corruptions_scenes import scene
+from tests.data.corruptions.scenes import scene
 
 
 @pytest.fixture(autouse=True)

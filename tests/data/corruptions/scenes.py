@@ -1,4 +1,6 @@
-"""Made images to corrupt: blocks of colour of several sizes, from whole numbers alone, the same on every machine."""
+"""Synthetic images to corrupt: blocks of colour of several sizes, computed with integers, the same on every machine."""
+
+from functools import lru_cache
 
 import numpy as np
 
@@ -7,6 +9,11 @@ from spear_hf.data.corruptions import PRESETS
 
 def scene(side: int, seed: int) -> np.ndarray:
     """(side, side, 3) uint8 with large, middle and small structure; `side` is a multiple of 32."""
+    return _scene(side, seed).copy()
+
+
+@lru_cache
+def _scene(side: int, seed: int) -> np.ndarray:
     rng = np.random.Generator(np.random.Philox(key=seed))
     total = np.zeros((side, side, 3), dtype=np.int64)
     for block, weight in ((32, 4), (8, 3), (4, 2), (1, 1)):
@@ -16,10 +23,10 @@ def scene(side: int, seed: int) -> np.ndarray:
 
 
 def scenes(preset: str, count: int) -> np.ndarray:
-    """(count, side, side, 3) uint8 at the size of a preset, two scenes by turns."""
+    """(count, side, side, 3) uint8 at the size of a preset, alternating between two scenes."""
     return np.stack([scene(PRESETS[preset].size, index % 2) for index in range(count)])
 
 
 def psnr(images: np.ndarray, clean: np.ndarray) -> np.ndarray:
-    """(B,) dB, of which less is a stronger corruption."""
+    """(B,) dB; a stronger corruption has less."""
     return 10 * np.log10(255**2 / ((images.astype(np.float64) - clean) ** 2).mean((1, 2, 3)).clip(1e-9))

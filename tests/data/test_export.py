@@ -11,7 +11,6 @@ from datasets import ClassLabel, Dataset, Features
 from datasets import Image as ImageFeature
 from PIL import Image
 
-from spear_hf.data.contact_sheet import contact_sheet
 from spear_hf.data.export import write_corrupted
 from spear_hf.data.load_stream import load_stream
 from spear_hf.data.processor import load_processor
@@ -19,6 +18,8 @@ from spear_hf.data.streams import Stream
 from spear_hf.errors import DataError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* is sorted by class")
+
+
 ALL = [1, 2, 3, 4, 5]
 
 
@@ -103,13 +104,3 @@ def test_streams_that_are_no_copies_are_refused(tmp_path: Path) -> None:
         write_corrupted(small(), tmp_path / "copy", layout="tar")
     with pytest.raises(DataError, match=r"holds severities 1 to 5, the stream has .*contrast"):
         write_corrupted(small(severity=[1, 3]), tmp_path / "copy", layout="npy")
-
-
-def test_a_contact_sheet_shows_the_pixels_of_a_stream() -> None:
-    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8))
-    sheet = contact_sheet(image, corruptions="contrast, gaussian_noise", tile=32)
-    cell = load_stream(Dataset.from_dict({"image": [image]}), corruptions="gaussian_noise", severity=2).batch(0)
-    left, top = 170 + 38 * 2, 32 + 38
-    shown = np.asarray(sheet.crop((left, top, left + 32, top + 32)))
-    assert np.array_equal(shown, cell["pixel_values"][0].numpy())
-    assert sheet.size == (170 + 38 * 6, 32 + 38 * 2)

@@ -1,0 +1,83 @@
+"""Streaming datasets, read in windows."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from datasets import IterableDataset
+from PIL import Image as PILImage
+
+from spear_hf.data.load_stream import load_stream
+from spear_hf.errors import DataError
+from tests.builders import picture_rows, pictures
+
+pytestmark = pytest.mark.filterwarnings("ignore:.* is sorted by class", "ignore:Specifying null_placement")
+
+
+N = 12
+
+
+def as_iterable(**more: Any) -> IterableDataset:
+    return picture_rows(**more).to_iterable_dataset(num_shards=3)
+
+
+def test_a_streaming_dataset_gives_the_same_images_as_a_stored_one() -> None:
+    options: dict[str, Any] = {"corruptions": "gaussian_noise", "limit": N, "shuffle": False, "batch_size": 5}
+    for streamed, stored in zip(
+        load_stream(as_iterable(), **options), load_stream(picture_rows(), **options), strict=True
+    ):
+        assert streamed["pixel_values"].equal(stored["pixel_values"])
+        assert torch.equal(streamed["labels"], stored["labels"])  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("workers", [0, 2, pytest.param(1, marks=pytest.mark.slow)])
+def test_windows_are_shuffled_in_themselves_for_any_workers(workers: int) -> None:
+    stream = load_stream(as_iterable(), corruptions="fog, snow", limit=11, window=4, batch_size=3, num_workers=workers)
+    index = torch.cat([batch["index"] for batch in stream]).tolist()
+    assert [sorted(part) for part in (index[:4], index[4:8], index[8:11])] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
+    assert index[:11] == index[11:]
+    assert index[:11] != sorted(index[:11])
+
+
+def test_a_batch_of_a_streaming_dataset_needs_no_batch_before_it() -> None:
+    def fresh() -> Any:
+        return load_stream(as_iterable(), corruptions="noise", limit=10, window=4, batch_size=3)
+
+    for number, batch in enumerate(fresh()):
+        assert fresh().batch(number)["pixel_values"].equal(batch["pixel_values"])
+
+
+def test_a_streaming_dataset_needs_a_limit_and_meets_it() -> None:
+    with pytest.raises(DataError, match="limit=None and a streaming source, whose length is unknown"):
+        load_stream(as_iterable())
+    with pytest.raises(DataError, match=r"limit=20, but dataset ended after 12 images; pass limit=12 or less"):
+        load_stream(as_iterable(), limit=20)
+
+
+def test_a_generator_without_features_is_read() -> None:
+    def generate() -> Iterator[dict[str, Any]]:
+        for i, image in enumerate(pictures(12)):
+            yield {"image": PILImage.fromarray(image), "label": i % 3}
+
+    batch = load_stream(IterableDataset.from_generator(generate), corruptions="clean", limit=N, shuffle=False).batch(0)
+    assert np.array_equal(batch["pixel_values"].numpy(), pictures(12))
+
+
+def test_names_as_labels_of_a_streaming_dataset_are_refused() -> None:
+    dataset = picture_rows(kind=["ant"] * N).remove_columns("label").to_iterable_dataset()
+    with pytest.raises(DataError, match="holds names, which a streaming source cannot number; pass label_column=None"):
+        load_stream(dataset, limit=N, label_column="kind")
+
+
+def test_a_streaming_dataset_sorted_by_class_warns() -> None:
+    dataset = picture_rows().sort("label").to_iterable_dataset()
+    with pytest.warns(UserWarning, match="shuffled in windows only: load it without streaming=True"):
+        load_stream(dataset, limit=N, corruptions="fog")
+
+
+@pytest.mark.parametrize("protocol", ["mixed", "correlated"])
+def test_protocols_that_read_in_any_order_refuse_a_streaming_dataset(protocol: str) -> None:
+    with pytest.raises(DataError, match=f"protocol='{protocol}' reads images in any order"):
+        load_stream(as_iterable(), limit=N, protocol=protocol)
