@@ -195,17 +195,19 @@ def _make_texture(ice: Ice, seed: int) -> np.ndarray:
     return np.clip(mixed * ice.deviation + ice.mean + 0.5, 0, 255).astype(np.uint8)
 
 
-def _radius_of_frequency() -> np.ndarray:
-    """The frequency of each coefficient of a real Fourier transform, in cycles per pixel; 1 for the constant."""
-    radius = np.hypot(np.fft.fftfreq(ROWS)[:, None], np.fft.rfftfreq(COLUMNS))
-    radius[0, 0] = 1
-    return radius
+@lru_cache(maxsize=1)
+def _frequencies() -> tuple[np.ndarray, np.ndarray]:
+    """The frequency of each coefficient of a real Fourier transform, in cycles per pixel (1 for the constant), and
+    the number of its band around FREQUENCIES."""
+    frequency = np.hypot(np.fft.fftfreq(ROWS)[:, None], np.fft.rfftfreq(COLUMNS))
+    frequency[0, 0] = 1
+    return frequency, np.digitize(frequency, np.sqrt(FREQUENCIES[1:] * FREQUENCIES[:-1])).ravel()
 
 
 def _needles(rng: np.random.Generator) -> np.ndarray:
     """Thin smooth strokes in several directions, dense in some places and sparse in others."""
     down, across = np.fft.fftfreq(ROWS)[:, None], np.fft.rfftfreq(COLUMNS)
-    cloud = np.fft.irfft2(np.fft.rfft2(rng.standard_normal((ROWS, COLUMNS))) / _radius_of_frequency() ** 1.5)
+    cloud = np.fft.irfft2(np.fft.rfft2(rng.standard_normal((ROWS, COLUMNS))) / _frequencies()[0] ** 1.5)
     density = 0.01 * np.exp(0.6 * cloud / cloud.std())
     spectrum = np.zeros((ROWS, COLUMNS // 2 + 1), dtype=np.complex128)
     for angle in np.arange(DIRECTIONS) * np.pi / DIRECTIONS + rng.random():
@@ -217,10 +219,9 @@ def _needles(rng: np.random.Generator) -> np.ndarray:
 
 def _with_power(field: np.ndarray, power: tuple[float, ...]) -> np.ndarray:
     """The field with power by frequency proportional to the targets; mean 0 and standard deviation 1."""
-    spectrum, radius = np.fft.rfft2(field), _radius_of_frequency()
-    bands = np.digitize(radius, np.sqrt(FREQUENCIES[1:] * FREQUENCIES[:-1]))
-    found = np.bincount(bands.ravel(), np.abs(spectrum.ravel()) ** 2) / np.bincount(bands.ravel())
-    gain = 10 ** np.interp(np.log(radius), np.log(FREQUENCIES), (np.array(power) - np.log10(found)) / 2)
+    spectrum, (frequency, bands) = np.fft.rfft2(field), _frequencies()
+    found = np.bincount(bands, np.abs(spectrum.ravel()) ** 2) / np.bincount(bands)
+    gain = 10 ** np.interp(np.log(frequency), np.log(FREQUENCIES), (np.array(power) - np.log10(found)) / 2)
     gain[0, 0] = 0
     shaped = np.fft.irfft2(spectrum * gain)
     return shaped / shaped.std()
@@ -229,6 +230,6 @@ def _with_power(field: np.ndarray, power: tuple[float, ...]) -> np.ndarray:
 def _with_quantiles(field: np.ndarray, quantiles: tuple[float, ...]) -> np.ndarray:
     """The field with each value replaced by the quantile of its rank; mean 0 and standard deviation 1."""
     rank = np.empty(field.size)
-    rank[np.argsort(field, axis=None, kind="stable")] = (np.arange(field.size) + 0.5) / field.size
+    rank[np.argsort(field, axis=None)] = (np.arange(field.size) + 0.5) / field.size  # no ties, so any sort will do
     values = np.interp(rank, SHARES, quantiles).reshape(field.shape)
     return (values - values.mean()) / values.std()
