@@ -103,7 +103,7 @@ class Sar(Learner):
 
     def _descend_sharply(self, loss: Tensor, batch: Batch) -> str | None:
         parameters = self.learned.parameters
-        if not bool(torch.isfinite(loss)):
+        if not bool(torch.isfinite(loss.detach())):
             return NON_FINITE_LOSS
         found = gradients(loss, parameters)
         if not are_finite(found):
@@ -115,7 +115,7 @@ class Sar(Learner):
         self.learned.put(here)
         if peak is None:
             return UNRELIABLE
-        if not bool(torch.isfinite(peak)):
+        if not bool(torch.isfinite(peak.detach())):
             return NON_FINITE_LOSS
         return None if step_along(found, self.optimizer) else NON_FINITE_GRADIENT
 

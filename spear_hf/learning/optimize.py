@@ -109,7 +109,7 @@ def descend(loss: Tensor, optimizer: torch.optim.Optimizer) -> str | None:
     >>> descend(w.sum() * float("nan"), torch.optim.SGD([w], lr=0.5))
     'the loss is not finite'
     """
-    if not bool(torch.isfinite(loss)):
+    if not bool(torch.isfinite(loss.detach())):
         return NON_FINITE_LOSS
     return None if update(loss, optimizer) else NON_FINITE_GRADIENT
 
