@@ -12,7 +12,6 @@ import torch
 import typer
 from PIL import Image
 from torch import Tensor, nn
-from transformers import ResNetConfig, ResNetForImageClassification, ViTConfig, ViTForImageClassification
 from typer.testing import CliRunner
 
 from spear_hf import Spear, SpearConfig, get_spear_model
@@ -70,6 +69,8 @@ class TinyBlock(nn.Module):
 
 
 def tiny_vit() -> nn.Module:
+    from transformers import ViTConfig, ViTForImageClassification
+
     torch.manual_seed(0)
     config = ViTConfig(
         hidden_size=16, intermediate_size=16, num_hidden_layers=4, num_attention_heads=2, image_size=32, patch_size=8
@@ -78,6 +79,8 @@ def tiny_vit() -> nn.Module:
 
 
 def tiny_resnet() -> nn.Module:
+    from transformers import ResNetConfig, ResNetForImageClassification
+
     torch.manual_seed(0)
     config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 8], depths=[1, 1], layer_type="basic", num_labels=5)
     return ResNetForImageClassification(config).eval()

@@ -12,7 +12,7 @@ from spear_hf.baselines.buffer_layers import BufferLayer, buffer_layers
 from spear_hf.baselines.component import Dice
 from spear_hf.boundaries import Boundary
 from spear_hf.errors import ConfigError
-from tests.builders import NORMALIZED, tiny_vit
+from tests.builders import NORMALIZED, TwoStages, tiny_vit
 
 
 def test_a_buffer_layer_is_the_mean_of_its_convolutions_beside_the_identity() -> None:
@@ -53,7 +53,9 @@ def test_any_method_may_host_buffer_layers(net: nn.Module, images: Tensor) -> No
     assert not any(p.requires_grad for p in net.parameters())
 
 
-def test_the_convolutions_come_from_the_seed(net: nn.Module) -> None:
+def test_the_convolutions_come_from_the_seed() -> None:
+    net = TwoStages()
+
     def first(seed: int) -> Tensor:
         adapted = buffer_layers(net, seed=seed)
         adapted.undo()

@@ -97,8 +97,8 @@ def test_a_strong_anchor_holds_the_parameters(net: nn.Module, images: Tensor) ->
     far = []
     for strength in (0.0, 1e6):
         eata = METHODS["eata"](net, images, threshold=1.0, margin=1.0, strength=strength, learning_rate=0.01)
-        for _ in range(10):
-            eata.step(images)
+        for _ in range(5):
+            eata.step(images[:8])
         far.append(
             sum(float((p - s).abs().sum().detach()) for p, s in zip(eata.parameters(), eata.learned.start, strict=True))
         )

@@ -20,9 +20,16 @@ from spear_hf.evaluation.checkpoint import Checkpoints
 from spear_hf.learning.method import TTAMethod
 from spear_hf.learning.record import StepRecord
 from spear_hf.utils.distributed import ProcessGroup
-from tests.builders import LEARNERS, TwoStages, made
+from tests import builders
+from tests.builders import LEARNERS, TwoStages
 
 RIVALS = [name for name in LEARNERS if name != "spear"]
+SKIPPED: dict[str, Any] = {name: {"skip": ("layers.1",)} for name in ("sar", "deyo")}
+"""What "last_stage" is, so that not every test looks for the stages."""
+
+
+def made(name: str, net: nn.Module, **options: Any) -> Any:
+    return builders.made(name, net, **(SKIPPED.get(name, {}) | options))
 
 
 def batch_norms_on_batch(net: nn.Module) -> Callable[[Tensor], Tensor]:
@@ -104,9 +111,9 @@ def net(drawn: nn.Module) -> nn.Module:
 
 @pytest.fixture
 def stream() -> list[Tensor]:
-    """Four batches of 8 small images, the last one short."""
+    """Four batches of 6 small images, the last one short."""
     g = torch.Generator().manual_seed(2)
-    return [torch.randn(n, 3, 16, 16, generator=g) * 1.5 - 0.5 for n in (8, 8, 8, 3)]
+    return [torch.randn(n, 3, 12, 12, generator=g) * 1.5 - 0.5 for n in (6, 6, 6, 3)]
 
 
 @pytest.fixture
@@ -146,7 +153,7 @@ def test_the_same_stream_after_reset_gives_the_same_bits(name: str, net: nn.Modu
 def test_a_learner_learns(name: str, net: nn.Module, stream: list[Tensor]) -> None:
     method = made(name, net)
     before = [p.detach().clone() for p in method.parameters()]
-    for x in stream:
+    for x in stream[:2]:
         method.step(x)
     assert any(not torch.equal(p, b) for p, b in zip(method.parameters(), before, strict=True))
     assert all(p.grad is None for p in method.parameters())
@@ -160,13 +167,14 @@ def test_the_global_generator_is_left_alone(name: str, net: nn.Module, images: T
 
 
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("kind", ["one image", "equal frames", "equal pixels"])
-def test_odd_batches_stay_finite(name: str, kind: str, net: nn.Module, images: Tensor) -> None:
-    x = {"one image": images[:1], "equal frames": images[:1].expand(4, -1, -1, -1), "equal pixels": images * 0 + 1}
+def test_odd_batches_stay_finite(name: str, net: nn.Module, images: Tensor) -> None:
+    one_image, equal_frames, equal_pixels = images[:1], images[:1].expand(4, -1, -1, -1), images * 0 + 1
     method = made(name, net)
-    for _ in range(3):
-        assert bool(torch.isfinite(method.step(x[kind])).all())
-    assert all(bool(torch.isfinite(p).all()) for p in method.parameters())
+    for x in (one_image, equal_frames, equal_pixels):
+        method.reset()
+        for _ in range(3):
+            assert bool(torch.isfinite(method.step(x)).all())
+        assert all(bool(torch.isfinite(p).all()) for p in method.parameters())
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -185,6 +193,7 @@ def test_a_batch_with_nan_is_refused_and_changes_nothing(name: str, net: nn.Modu
 @pytest.mark.parametrize("training", [True, False])
 def test_unload_gives_back_every_bit(name: str, training: bool, net: nn.Module, stream: list[Tensor]) -> None:
     net.train(training)
+    stream = stream[::3]  # a whole batch and the short one
     next(net.parameters()).requires_grad_(False)
     before = state_of(net), flags_of(net), hooks_of(net)
     method = made(name, net)
@@ -200,7 +209,7 @@ def test_only_parameters_change_while_it_learns(name: str, net: nn.Module, strea
     learned = {id(p) for p in method.parameters()}
     mine = {n for n, p in net.named_parameters() if id(p) in learned}
     before = state_of(net)
-    for x in stream:
+    for x in stream[:2]:
         method.step(x)
     assert_same({k: v for k, v in state_of(net).items() if k not in mine}, {k: before[k] for k in before.keys() - mine})
 
@@ -247,17 +256,14 @@ def test_a_state_that_is_not_finite_is_refused(name: str, net: nn.Module, images
 
 
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_a_step_learns_whatever_grad_mode_the_caller_is_in(
-    name: str, mode: Any, net: nn.Module, images: Tensor
-) -> None:
-    expected = [made(name, copy.deepcopy(net)).step(images)]
+def test_a_step_learns_the_same_whatever_grad_mode_the_caller_is_in(name: str, net: nn.Module, images: Tensor) -> None:
     method = made(name, net)
-    with mode():
-        x = images + 0
-        found = method.step(x)
-        method.step(x)
-    assert_same(found, expected[0])
+    expected = [method.step(images) for _ in range(2)]
+    for mode in (torch.no_grad, torch.inference_mode):
+        method.reset()
+        with mode():
+            x = images + 0
+            assert_same([method.step(x) for _ in range(2)], expected)
 
 
 @pytest.mark.parametrize("name", LEARNERS)
