@@ -32,17 +32,17 @@ _TRACKED = {
 """Field of a StepRecord -> its name in a tracker."""
 
 
-class Stream(Protocol):
+class LabelledStream(Protocol):
     """What `evaluate` needs of a stream; `spear_hf.data.load_stream.load_stream` makes one.
 
     For several processes it also needs `shard(rank, count)`, and for checkpoints `state_dict` and `load_state_dict`.
 
     >>> import torch
-    >>> from spear_hf.evaluation.evaluate import Stream
+    >>> from spear_hf.evaluation.evaluate import LabelledStream
     >>> class Batches(list):
     ...     protocol, describe = "single", lambda self: {}
     >>> x, y = torch.zeros(2, 3, 160, 160), torch.tensor([0, 1])
-    >>> stream: Stream = Batches([{"pixel_values": x, "labels": y, "domain": "clean", "is_domain_start": True}])
+    >>> stream: LabelledStream = Batches([{"pixel_values": x, "labels": y, "domain": "clean", "is_domain_start": True}])
     """
 
     protocol: str
@@ -85,7 +85,7 @@ def evaluate(
 
     Args:
         methods: name -> method. Gains are those of the last over the first.
-        stream: a whole `Stream`. It yields dictionaries with pixel_values, labels, domain and is_domain_start.
+        stream: a whole `LabelledStream`. It yields dictionaries with pixel_values, labels, domain and is_domain_start.
         accelerator: for several processes: each takes its slice of every batch, and all return the same report. Give
             the methods the same accelerator. Its trackers get one record for each batch.
         device: where pixel_values are moved; by default the accelerator's device, or where they are.

@@ -81,8 +81,8 @@ def clean_along(
     """The errors on clean images after each domain: what adapting costs where there is no shift.
 
     A row for each domain, with the error of the source and of the model with the RSPs that this domain taught. Nothing
-    is learned, and the model keeps its RSPs. Statistics remembered from the stream are not used, because they belong to
-    other images.
+    is learned, and the model keeps its RSPs. Batch statistics are those of the clean batch alone: a model remembers
+    none of a stream.
 
     >>> import copy, timm, torch
     >>> from spear_hf import SpearConfig, get_spear_model

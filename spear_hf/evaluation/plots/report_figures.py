@@ -1,6 +1,7 @@
 """Figures of reports: errors by domain, error against learned numbers, accuracy on clean images."""
 
 from collections.abc import Mapping
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 from spear_hf.errors import DataError
@@ -11,7 +12,7 @@ from spear_hf.utils.plotting import new_figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MARKERS = "osD^vPX"
+MARKERS = "osD^vPX"  # SPeaR and its variants have a star
 
 
 def error_by_domain(report: Report) -> "Figure":
@@ -66,10 +67,13 @@ def error_against_parameters(points: Mapping[str, tuple[int, float]], title: str
     figure = new_figure(7.5, 4.0)
     axes = figure.subplots()
     colour = colours(list(points))
-    markers = {method: MARKERS[i % len(MARKERS)] for i, method in enumerate(points)}
+    markers = dict(zip(points, cycle(MARKERS), strict=False)) | {
+        m: "*" for m in points if m.lower().startswith("spear")
+    }
     for method, (count, error) in sorted(points.items(), key=lambda point: point[1][1]):
         label = f"{method}  {error:.2f}"
-        axes.scatter(count, error, s=44, marker=markers[method], color=colour[method], label=label, zorder=3)
+        size = 150 if markers[method] == "*" else 44
+        axes.scatter(count, error, size, colour[method], marker=markers[method], label=label, zorder=3)
     axes.set_xscale("symlog", linthresh=1)
     axes.set_xlim(-0.3, max(1, *(count for count, _ in points.values())) * 2)
     axes.set_ylim(0, max(error for _, error in points.values()) * 1.15 or 1)
