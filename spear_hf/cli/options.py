@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
     from torch import nn
 
-    from spear_hf.data.streams import Stream
+    from spear_hf.data.image_stream import ImageStream
     from spear_hf.evaluation.report import Report
     from spear_hf.evaluation.run_folder import RunFolder
     from spear_hf.learning.method import TTAMethod
@@ -77,7 +77,7 @@ class ImageOptions:
         """The same options for `limit` images without corruption."""
         return replace(self, corruptions="clean", protocol="single", limit=limit)
 
-    def stream(self, dataset: Any, base: "nn.Module") -> "Stream":
+    def stream(self, dataset: Any, base: "nn.Module") -> "ImageStream":
         """The stream of these images, preprocessed for a model, with labels in the model's numbering.
 
         Args:

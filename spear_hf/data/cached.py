@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from tqdm.auto import tqdm
 
+from spear_hf.data.image_stream import ImageStream
 from spear_hf.data.schedule import BatchPlan, Schedule
-from spear_hf.data.streams import Stream
 from spear_hf.errors import DataError
 from spear_hf.utils.files import write_atomically
 
@@ -25,7 +25,7 @@ _CHUNK = 256  # images that are corrupted at once
 _INDEPENDENT = ("batch_size", "processor", "protocol", "skip_broken", "labels")  # these do not change the images
 
 
-def cached(stream: Stream, folder: str | Path, *, progress: bool = True) -> "CachedStream":
+def cached(stream: ImageStream, folder: str | Path, *, progress: bool = True) -> "CachedStream":
     """The same batches, bit for bit, from a file in `folder`; the file is written if it does not exist.
 
     >>> import tempfile
@@ -63,7 +63,7 @@ def cached(stream: Stream, folder: str | Path, *, progress: bool = True) -> "Cac
     return CachedStream(stream, np.load(path, mmap_mode="r"))
 
 
-class CachedStream(Stream):
+class CachedStream(ImageStream):
     """A stream that reads its images from an array.
 
     >>> import numpy as np
@@ -80,7 +80,7 @@ class CachedStream(Stream):
         images: (images of the cycle, H, W, 3) uint8, in the order of the stream.
     """
 
-    def __init__(self, stream: Stream, images: np.ndarray) -> None:
+    def __init__(self, stream: ImageStream, images: np.ndarray) -> None:
         self.__dict__.update(vars(stream))
         self.num_workers = 0  # reading is fast, so there is nothing to prepare in advance
         self._images = images
@@ -89,14 +89,14 @@ class CachedStream(Stream):
         return list(self._images[part.position : part.position + len(part.ids)]), []
 
 
-def _raw_stream(stream: Stream, batch_size: int) -> Stream:
+def _raw_stream(stream: ImageStream, batch_size: int) -> ImageStream:
     """The uint8 images of a stream, in batches of another size."""
     raw = copy(stream)
     raw.processor, raw.schedule = None, Schedule(stream.schedule.plan, batch_size)
     return raw
 
 
-def _first_image_hash(stream: Stream) -> str:
+def _first_image_hash(stream: ImageStream) -> str:
     """A hash of the first corrupted image: it differs for another source of the same name and length."""
     return _hash(_raw_stream(stream, 1).batch(0)["pixel_values"].numpy().tobytes())
 
@@ -105,7 +105,7 @@ def _hash(content: bytes) -> str:
     return blake2b(content, digest_size=8).hexdigest()
 
 
-def _write_images(stream: Stream, path: Path, progress: bool) -> None:
+def _write_images(stream: ImageStream, path: Path, progress: bool) -> None:
     """Write every image of the stream to a temporary file, then rename it, so `path` is always complete."""
     total = stream.schedule.images_per_cycle
     temporary = path.with_name(f".{path.name}.{os.getpid()}")

@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 from tqdm.auto import tqdm
 
-from spear_hf.data.streams import Stream
+from spear_hf.data.image_stream import ImageStream
 from spear_hf.errors import DataError
 
 ROW_GROUP = 256  # images that are held in memory before they are written
@@ -24,7 +24,7 @@ ROW_GROUP = 256  # images that are held in memory before they are written
 EncodedRow = tuple[bytes, str, int, int | None]  # file, suffix, sample id, label
 
 
-def write_corrupted(stream: Stream, folder: str | Path, *, layout: str = "parquet", progress: bool = True) -> Path:
+def write_corrupted(stream: ImageStream, folder: str | Path, *, layout: str = "parquet", progress: bool = True) -> Path:
     """Write every corrupted image of a stream and return the folder; `load_stream(folder)` reads the same pixels.
 
     The copy is written next to the folder and moved at the end, so an error leaves nothing behind. provenance.json
@@ -66,7 +66,7 @@ def write_corrupted(stream: Stream, folder: str | Path, *, layout: str = "parque
     return target
 
 
-def _check_stream(stream: Stream) -> None:
+def _check_stream(stream: ImageStream) -> None:
     """Refuse a stream that does not show corrupted uint8 images, domain by domain."""
     if stream.processor is not None:
         raise DataError("the stream has a processor, and images are written as uint8; load it without processor=")
@@ -81,7 +81,7 @@ def _check_stream(stream: Stream) -> None:
         raise DataError(f"the stream holds {what}; a copy takes each corruption and severity once, domain by domain")
 
 
-def _write_parquet(stream: Stream, folder: Path, done: Callable[[int], Any]) -> None:
+def _write_parquet(stream: ImageStream, folder: Path, done: Callable[[int], Any]) -> None:
     """data/<corruption>/severity_<k>/data.parquet, and a README.md that names configurations and splits."""
     from datasets import ClassLabel, Features, Image, Value
     from pyarrow import Table
@@ -108,7 +108,7 @@ def _write_parquet(stream: Stream, folder: Path, done: Callable[[int], Any]) -> 
     (folder / "README.md").write_text(_readme(places, stream.describe()["source"]["name"]))
 
 
-def _write_npy(stream: Stream, folder: Path, done: Callable[[int], Any]) -> None:
+def _write_npy(stream: ImageStream, folder: Path, done: Callable[[int], Any]) -> None:
     """<corruption>.npy, uint8 (5 n, H, W, 3), severities one after another, and labels.npy (5 n,)."""
     levels: dict[str, set[str]] = {}
     for domain in stream.domains:
@@ -138,7 +138,7 @@ def _write_npy(stream: Stream, folder: Path, done: Callable[[int], Any]) -> None
         np.save(folder / "labels.npy", labels)
 
 
-def _write_imagefolder(stream: Stream, folder: Path, done: Callable[[int], Any]) -> None:
+def _write_imagefolder(stream: ImageStream, folder: Path, done: Callable[[int], Any]) -> None:
     """<corruption>/<severity>/<class>/<sample id>.JPEG, or .png if the recipe has no JPEG."""
     for domain, images in _by_domain(stream):
         for file, kind, index, label in images:
@@ -149,14 +149,14 @@ def _write_imagefolder(stream: Stream, folder: Path, done: Callable[[int], Any])
             done(1)
 
 
-EXPORT_LAYOUTS: dict[str, Callable[[Stream, Path, Callable[[int], Any]], None]] = {
+EXPORT_LAYOUTS: dict[str, Callable[[ImageStream, Path, Callable[[int], Any]], None]] = {
     "parquet": _write_parquet,
     "npy": _write_npy,
     "imagefolder": _write_imagefolder,
 }
 
 
-def _by_domain(stream: Stream) -> Iterator[tuple[str, Iterator[EncodedRow]]]:
+def _by_domain(stream: ImageStream) -> Iterator[tuple[str, Iterator[EncodedRow]]]:
     """Each domain with its images as files: JPEG if the recipe has a quality, as ImageNet-C was published, else PNG."""
     quality = stream.recipe.jpeg_quality
     before_jpeg = copy(stream)  # the file is the JPEG; compressing twice would change the pixels

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from spear_hf.data.domains import CLEAN, Domain, resolve_domains, resolve_held_domains
+from spear_hf.data.image_stream import ImageStream
 from spear_hf.data.labels import ClassNames, has_wnids, is_monotone, match_classes
 from spear_hf.data.processor import Processor
 from spear_hf.data.protocols import make_custom_plan, make_plan
 from spear_hf.data.rendering import make_recipe
 from spear_hf.data.schedule import Pool, Schedule
 from spear_hf.data.sources import Columns, ImageSource, open_source
-from spear_hf.data.streams import Stream
 from spear_hf.errors import DataError
 
 
@@ -53,7 +53,7 @@ def load_stream(
     class_names: ClassNames | None = None,
     num_workers: int = 0,
     skip_broken: bool = False,
-) -> Stream:
+) -> ImageStream:
     """A stream of corrupted images, in batches.
 
     >>> import numpy as np
@@ -113,7 +113,7 @@ def load_stream(
         _domains(opened, [str(domain) for domain in plan.domains], severity)
     else:
         plan = make_plan(protocol, pool, _domains(opened, corruptions, severity), labels, delta)
-    return Stream(
+    return ImageStream(
         opened,
         Schedule(plan, batch_size, cycles),
         make_recipe(opened, plan.domains, preset, seed, jpeg_quality, frost_dir),

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from spear_hf.errors import DataError, InputError
 from spear_hf.utils.validation import first_line
 
-ImageBatch = Tensor | np.ndarray | Sequence[Any]
+ImageInput = Tensor | np.ndarray | Sequence[Any]
 Transform = Callable[[Tensor, bool], Tensor]  # (N, 3, H, W) uint8, "has the input size" -> (N, 3, h, w) float32
 
 _PROBES = ((300, 400), (400, 300))  # sizes that show whether the output size depends on the input size
@@ -51,7 +51,7 @@ class Processor:
         self.origin = origin
         self._transform = transform
 
-    def __call__(self, images: ImageBatch) -> Tensor:
+    def __call__(self, images: ImageInput) -> Tensor:
         """(B, 3, H, W) float32 of uint8 images: one (B, H, W, 3) or (B, 3, H, W) array, or a list of any sizes.
 
         Raises:

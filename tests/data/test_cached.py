@@ -6,9 +6,9 @@ import pytest
 from datasets import Dataset, Features, Image, Value
 
 from spear_hf.data.cached import cached
+from spear_hf.data.image_stream import ImageStream
 from spear_hf.data.load_stream import load_stream
 from spear_hf.data.processor import load_processor
-from spear_hf.data.streams import Stream
 from spear_hf.errors import DataError
 from tests.builders import same_batch
 
@@ -24,7 +24,7 @@ def photos(sizes: list[int] | None = None, seed: int = 0) -> Dataset:
     return Dataset.from_dict(rows, features=Features({"image": Image(), "label": Value("int64")}))
 
 
-def same(one: Stream, other: Stream) -> bool:
+def same(one: ImageStream, other: ImageStream) -> bool:
     return all(same_batch(a, b) for a, b in zip(one, other, strict=True))
 
 

@@ -12,9 +12,9 @@ from datasets import Image as ImageFeature
 from PIL import Image
 
 from spear_hf.data.export import write_corrupted
+from spear_hf.data.image_stream import ImageStream
 from spear_hf.data.load_stream import load_stream
 from spear_hf.data.processor import load_processor
-from spear_hf.data.streams import Stream
 from spear_hf.errors import DataError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* is sorted by class")
@@ -31,7 +31,7 @@ def source(side: int = 32, n: int = 6) -> Dataset:
     return Dataset.from_dict(rows, features=features)
 
 
-def small(**options: Any) -> Stream:
+def small(**options: Any) -> ImageStream:
     """Contrast and noise in the order of the source."""
     options = {"corruptions": "contrast, gaussian_noise", "severity": ALL, "shuffle": False, "batch_size": 4} | options
     return load_stream(options.pop("source", source()), **options)

@@ -9,9 +9,9 @@ import torch
 from datasets import Dataset
 from PIL import Image
 
+from spear_hf.data.image_stream import ImageStream
 from spear_hf.data.load_stream import load_stream
 from spear_hf.data.protocols import correlated_order
-from spear_hf.data.streams import Stream
 from spear_hf.errors import DataError
 
 N = 30
@@ -24,7 +24,7 @@ def dataset() -> Dataset:
     return Dataset.from_dict({"image": [Image.fromarray(x) for x in pixels], "label": sorted(i % 5 for i in range(N))})
 
 
-def seen(stream: Stream) -> list[tuple[int, str]]:
+def seen(stream: ImageStream) -> list[tuple[int, str]]:
     """(sample id, domain) in the order of the stream."""
     return [
         (int(i), stream.domains[int(d)])
@@ -126,7 +126,7 @@ def test_every_protocol_repeats_itself_to_the_bit(dataset: Dataset, options: dic
     assert seen(first) != seen(other)
 
 
-def seen_in(stream: Stream, number: int) -> list[tuple[int, str]]:
+def seen_in(stream: ImageStream, number: int) -> list[tuple[int, str]]:
     batch = stream.batch(number)
     return [(int(i), stream.domains[int(d)]) for i, d in zip(batch["index"], batch["domain_index"], strict=True)]
 

@@ -10,9 +10,9 @@ from datasets import ClassLabel, Dataset, Features, Image
 from PIL import Image as PILImage
 
 from spear_hf.data.corruptions import corrupt, sample_rng
+from spear_hf.data.image_stream import ImageStream
 from spear_hf.data.load_stream import load_stream
 from spear_hf.data.processor import load_processor
-from spear_hf.data.streams import Stream
 from spear_hf.errors import DataError
 from tests.builders import pictures, same_batch
 
@@ -128,7 +128,7 @@ def test_batch_g_needs_no_batch_before_it(dataset: Dataset) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_resumed_stream_yields_the_remaining_batches(dataset: Dataset, workers: int) -> None:
-    def fresh(num_workers: int = 0) -> Stream:
+    def fresh(num_workers: int = 0) -> ImageStream:
         return load_stream(dataset, corruptions="noise", batch_size=4, num_workers=num_workers)
 
     broken_off, resumed = fresh(workers), fresh(workers)

@@ -21,7 +21,7 @@ from spear_hf.data.sources import ImageSource
 from spear_hf.errors import DataError, SpearError
 
 
-class StreamBatch(TypedDict):
+class ImageBatch(TypedDict):
     """One batch of a stream.
 
     >>> import numpy as np
@@ -42,7 +42,7 @@ class StreamBatch(TypedDict):
     batch: int  # number of the batch, counted from 0
 
 
-class Stream:
+class ImageStream:
     """Batches of a source under a schedule of corruptions; `load_stream` makes one.
 
     Iteration starts at batch 0. The first iteration after `load_state_dict` starts at the batch of that state.
@@ -118,13 +118,13 @@ class Stream:
             raise TypeError("an endless stream has no length; pass cycles= to load_stream, or itertools.islice it")
         return number
 
-    def batch(self, number: int) -> StreamBatch:
+    def batch(self, number: int) -> ImageBatch:
         """Batch `number`; it does not depend on the batches that were read before."""
         made, broken = self._make(number)
         self.skipped.update(broken)
         return made
 
-    def __iter__(self) -> Iterator[StreamBatch]:
+    def __iter__(self) -> Iterator[ImageBatch]:
         numbers, self._start = self._numbers(self._start), 0
         starts_domain = False
         for number, item in zip(numbers, self._items(numbers), strict=False):
@@ -140,7 +140,7 @@ class Stream:
             made["is_domain_start"], starts_domain = starts_domain, False
             yield made
 
-    def shard(self, rank: int, world: int) -> "Stream":
+    def shard(self, rank: int, world: int) -> "ImageStream":
         """The stream of process `rank` of `world`: its part of every batch; the batches are the same for any `world`.
 
         The sizes of the parts differ by at most one image, and may be 0. The state of a shard is the state of the
@@ -173,14 +173,14 @@ class Stream:
             generator=torch.Generator(),  # otherwise it draws its seed from, and so changes, the global generator
         )
 
-    def _make(self, number: int) -> tuple[StreamBatch, list[int]]:
+    def _make(self, number: int) -> tuple[ImageBatch, list[int]]:
         """Batch `number`, and the sample ids of its broken images."""
         plan = self.schedule.batch(number)
         part = plan.part(self._rank, self._world)
         images, broken = self._render(part, self._skip_broken)
         kept = [place for place, image in enumerate(images) if image is not None]
         ids, domains = part.ids[kept], part.domains[kept]
-        made = StreamBatch(
+        made = ImageBatch(
             pixel_values=self._pixels([image for image in images if image is not None], plan),
             labels=self._labels(ids, [self.schedule.domains[i] for i in domains]),
             index=torch.from_numpy(ids),
@@ -283,10 +283,10 @@ class _BatchDataset:
     An error of this package is returned as an item, because a DataLoader would wrap its message in a traceback.
     """
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: ImageStream) -> None:
         self.stream = copy(stream)
 
-    def __getitem__(self, number: int) -> tuple[StreamBatch, list[int]] | SpearError:
+    def __getitem__(self, number: int) -> tuple[ImageBatch, list[int]] | SpearError:
         try:
             return self.stream._make(number)  # pyright: ignore[reportPrivateUsage]
         except SpearError as error:
