@@ -6,10 +6,7 @@ from torch import Tensor, nn
 
 from spear_hf import Spear, SpearConfig, get_spear_model
 from spear_hf.learning.alpha_selection import AlphaSelector
-from spear_hf.utils.distributed import BatchShard
 from tests.builders import check_resume
-
-EIGHT = BatchShard((8,), 0, lambda x: x)
 
 
 def learner(net: nn.Module, **changes: Any) -> Spear:
@@ -31,18 +28,18 @@ def with_variance(net: nn.Module, factor: float) -> nn.Module:
 def test_whole_statistics_are_taken_where_they_are_surer_by_a_sixth() -> None:
     trial = AlphaSelector(16)
     assert trial.is_open
-    assert not trial.add({False: 0.6, True: 0.55}, EIGHT)
-    assert trial.add({False: 0.6, True: 0.40}, EIGHT)  # 0.95 of 1.2
+    assert not trial.add({False: 0.6, True: 0.55}, 8)
+    assert trial.add({False: 0.6, True: 0.40}, 8)  # 0.95 of 1.2
     assert not trial.is_open
 
 
 def test_whole_statistics_are_left_where_mixed_ones_are_surer() -> None:
     trial = AlphaSelector(16)
     trial.clear(whole=True)
-    assert trial.add({False: 0.6, True: 0.59}, EIGHT)
-    assert not trial.add({False: 0.6, True: 0.62}, EIGHT)  # 1.21 of 1.2
+    assert trial.add({False: 0.6, True: 0.59}, 8)
+    assert not trial.add({False: 0.6, True: 0.62}, 8)  # 1.21 of 1.2
     trial.clear()
-    assert not trial.add({False: 0.6, True: 0.59}, EIGHT)
+    assert not trial.add({False: 0.6, True: 0.59}, 8)
 
 
 def test_no_images_are_no_trial() -> None:
@@ -108,7 +105,7 @@ def test_a_new_domain_begins_the_way_of_the_last(net: nn.Module, factor: float) 
     assert began == [ways[5]]
     assert ways[5] == (factor > 1)
     tta.reset()
-    assert not tta.model.stream_statistics.whole
+    assert not tta.stream.statistics.batch_only
 
 
 def test_reset_and_resume_give_the_same_bits(net: nn.Module, images: Tensor) -> None:
@@ -116,10 +113,15 @@ def test_reset_and_resume_give_the_same_bits(net: nn.Module, images: Tensor) -> 
     check_resume(tta, images.split(4), split=2)
 
 
-def test_calling_the_model_answers_as_the_trial_decided(net: nn.Module, images: Tensor) -> None:
+def test_predict_answers_as_the_trial_decided_and_a_call_of_the_model_as_the_adapter(
+    net: nn.Module, images: Tensor
+) -> None:
     tta = learner(with_variance(net, 1000.0))
+    mixed = tta.model(images).detach()
     answer = tta.step(images)
-    torch.testing.assert_close(tta.model(images), answer)
+    torch.testing.assert_close(tta.predict(images), answer)
+    assert torch.equal(tta.model(images), mixed)
+    assert not torch.allclose(mixed, answer)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0])

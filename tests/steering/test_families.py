@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from spear_hf import Spear, SpearConfig, get_spear_model, load_base_model
-from spear_hf.learning.spear import logits_of
+from spear_hf.utils.batch import logits_of
 
 VIT = {"hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 32}
 

@@ -2,19 +2,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from spear_hf.steering.context import AdapterChoice, Steering
 from spear_hf.steering.mixing import AlphaMixing, batch_norms
 from spear_hf.steering.moments import batch_statistics
+from spear_hf.steering.rsp import RSP
 
 
-class Fixed:
-    shard = None
-    fusion = None
-
-    def __init__(self, alpha: float) -> None:
-        self.alpha = alpha
-
-    def mixing_alpha(self) -> float:
-        return self.alpha
+def mixing(alpha: float) -> AlphaMixing:
+    """The hook of a layer of a model whose adapter has this alpha."""
+    steering = Steering()
+    steering.choose(AdapterChoice(("default",), alpha, {"0": (RSP(4, 1),)}))
+    return AlphaMixing(steering)
 
 
 def norm(kind: type[nn.Module] = nn.BatchNorm2d) -> nn.Module:
@@ -44,14 +42,14 @@ def by_hand(layer: nn.Module, x: Tensor, alpha: float) -> Tensor:
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
 def test_mixed_statistics_equal_those_computed_by_hand(alpha: float) -> None:
     layer, x = norm(), torch.randn(6, 4, 5, 5) * 3 + 2
-    layer.register_forward_pre_hook(AlphaMixing(Fixed(alpha)))
+    layer.register_forward_pre_hook(mixing(alpha))
     torch.testing.assert_close(layer(x), by_hand(layer, x, alpha), rtol=1e-5, atol=1e-5)
 
 
 def test_no_buffer_is_ever_written() -> None:
     layer, x = norm(), torch.randn(6, 4, 5, 5)
     before = {k: v.clone() for k, v in layer.state_dict().items()}
-    layer.register_forward_pre_hook(AlphaMixing(Fixed(0.5)))
+    layer.register_forward_pre_hook(mixing(0.5))
     layer(x)
     assert all(torch.equal(v, before[k]) for k, v in layer.state_dict().items())
 
@@ -59,17 +57,15 @@ def test_no_buffer_is_ever_written() -> None:
 def test_alpha_zero_leaves_the_output_bit_identical() -> None:
     layer, x = norm(), torch.randn(6, 4, 5, 5)
     expected = layer(x)
-    layer.register_forward_pre_hook(AlphaMixing(Fixed(0.0)))
+    layer.register_forward_pre_hook(mixing(0.0))
     assert torch.equal(layer(x), expected)
 
 
-def test_one_value_a_channel_is_answered_with_the_source_and_counted() -> None:
+def test_one_value_a_channel_is_answered_with_the_source() -> None:
     layer, x = norm(), torch.randn(1, 4, 1, 1)
     expected = layer(x)
-    mixing = AlphaMixing(Fixed(0.5))
-    layer.register_forward_pre_hook(mixing)
+    layer.register_forward_pre_hook(mixing(0.5))
     assert torch.equal(layer(x), expected)
-    assert mixing.used_source == 1
 
 
 def test_variance_is_biased_and_statistics_carry_no_gradient() -> None:

@@ -1,0 +1,143 @@
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from spear_hf import Spear, SpearConfig, get_spear_model
+from spear_hf.errors import ConfigError
+from spear_hf.learning.statistics_memory import NormLayout, StatisticsMemory, StreamStatistics
+from tests.builders import check_resume
+
+
+def learner(net: nn.Module, images: int = 16, **changes: object) -> Spear:
+    return Spear(get_spear_model(net, SpearConfig(statistics_memory=images, alpha=0.5, tau=0.0, **changes)))  # type: ignore[arg-type]
+
+
+def layer() -> tuple[nn.Module, NormLayout]:
+    """A batch norm of three channels, which "0" is the name of."""
+    base = nn.Sequential(nn.BatchNorm1d(3)).eval()
+    return base[0], NormLayout(base)
+
+
+def seen(memory: StatisticsMemory, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The statistics that a batch is normalised by, which are remembered."""
+    norm, layout = layer()
+    statistics = StreamStatistics([memory], layout, None, [len(x)])
+    moments = statistics.moments("0", x, norm, 1.0, None)
+    assert moments is not None
+    memory.remember(statistics.collected()[0])
+    return moments
+
+
+def test_joined_moments_are_those_of_the_weighted_union() -> None:
+    a, b, memory = torch.randn(30, 3).double() + 5, torch.randn(10, 3).double() * 2, StatisticsMemory(20)
+    seen(memory, a)
+    mean, variance = seen(memory, b)
+    weights = torch.cat(
+        [torch.full((30,), math.exp(-0.5) * (1 - math.exp(-1.5)) / 30), torch.full((10,), (1 - math.exp(-0.5)) / 10)]
+    )
+    both, weights = torch.cat([a, b]), (weights / weights.sum())[:, None].double()
+    torch.testing.assert_close(mean, (weights * both).sum(0))
+    torch.testing.assert_close(variance, (weights * (both - mean).square()).sum(0))
+
+
+def test_earlier_batches_fade_with_the_images_that_came_since() -> None:
+    memory = StatisticsMemory(8)
+    seen(memory, torch.zeros(4, 3))
+    mean, _ = seen(memory, torch.ones(4, 3))
+    torch.testing.assert_close(mean, torch.full((3,), 1 / (1 + math.exp(-0.5))))
+
+
+def test_what_is_remembered_of_several_streams_is_that_of_each_alone() -> None:
+    norm, layout = layer()
+    x, index = torch.randn(9, 3).double(), torch.tensor([0, 1, 1, 0, 1, 1, 1, 0, 0])
+    memories, alone = [StatisticsMemory(8), StatisticsMemory(8)], [StatisticsMemory(8), StatisticsMemory(8)]
+    for shift in (0.0, 3.0):
+        statistics = StreamStatistics(memories, layout, index, [4, 5])
+        mean, variance = statistics.moments("0", x + shift, norm, 1.0, None)  # pyright: ignore[reportGeneralTypeIssues]
+        for memory, taken in zip(memories, statistics.collected(), strict=True):
+            memory.remember(taken)
+        for i, memory in enumerate(alone):
+            rows = index == i
+            expected = seen(memory, x[rows] + shift)
+            torch.testing.assert_close((mean[rows][0], variance[rows][0]), expected)
+
+
+@pytest.mark.parametrize("bad", [math.inf, math.nan])
+def test_a_layer_with_statistics_that_are_not_finite_forgets_rather_than_remembers_them(bad: float) -> None:
+    memory = StatisticsMemory(8)
+    seen(memory, torch.randn(4, 3))
+    seen(memory, torch.full((4, 3), bad))
+    kept = memory.ways[False]
+    assert bool(torch.isfinite(kept.mean).all())
+    assert bool(torch.isfinite(kept.variance).all())
+    x = torch.randn(4, 3)
+    torch.testing.assert_close(seen(memory, x), seen(StatisticsMemory(8), x))
+
+
+def test_without_a_memory_each_batch_stands_alone(net: nn.Module, images: Tensor) -> None:
+    plain, tta = learner(net, 0), None
+    answers = [plain.step(images), plain.step(images.flip(0) + 1)]
+    tta = learner(plain.unload(), 1)  # a memory of one image is gone after a batch of eight
+    assert torch.equal(tta.step(images), answers[0])
+    torch.testing.assert_close(tta.step(images.flip(0) + 1), answers[1], rtol=1e-2, atol=1e-2)
+
+
+def test_small_batches_are_answered_much_as_the_large_one_they_are_part_of(net: nn.Module, images: Tensor) -> None:
+    whole = get_spear_model(net, SpearConfig(alpha=0.5))
+    expected = whole(images).detach()
+    errors = {}
+    for memory in (0, 64):
+        tta = learner(whole.unload(), memory, learning_rate=0.0)
+        for _ in range(3):
+            answer = torch.cat([tta.step(part) for part in images.split(2)])
+        errors[memory] = float((answer - expected).norm())
+        whole = tta.model
+    assert errors[64] < 0.7 * errors[0]
+
+
+def test_predicting_never_remembers(net: nn.Module, images: Tensor) -> None:
+    tta = learner(net)
+    tta.step(images)
+    first = tta.predict(images + 1)
+    assert torch.equal(tta.predict(images + 1), first)
+    assert torch.equal(tta.step(images + 1), first)
+
+
+def test_a_call_of_the_model_depends_on_the_adapter_alone(net: nn.Module, images: Tensor) -> None:
+    tta = learner(net, learning_rate=0.0)
+    before = tta.model(images).detach()
+    tta.step(images + 1)
+    assert torch.equal(tta.model(images), before)
+    assert not torch.allclose(tta.predict(images), before)
+
+
+@pytest.mark.parametrize("memories", [(16, 0), (0, 16), (16, 16)])
+def test_a_stream_after_reset_and_a_resumed_one_give_the_same_bits(
+    net: nn.Module, images: Tensor, memories: tuple[int, int]
+) -> None:
+    statistics, diversity = memories
+    tta = learner(net, statistics, diversity_memory=diversity)
+    check_resume(tta, [images[:4], images[4:], images[2:6]], split=2)
+
+
+def test_several_steps_of_a_batch_remember_it_once(net: nn.Module, images: Tensor) -> None:
+    once, thrice = learner(net, steps=1), None
+    once.step(images)
+    kept = once.state_dict()["statistics"]
+    thrice = learner(once.unload(), steps=3)
+    thrice.step(images)
+    torch.testing.assert_close(thrice.state_dict()["statistics"], kept, rtol=0, atol=0)
+
+
+def test_adapters_of_different_memory_do_not_act_together(net: nn.Module) -> None:
+    model = get_spear_model(net, SpearConfig(statistics_memory=16))
+    model.add_adapter("other", SpearConfig(statistics_memory=8))
+    with pytest.raises(ConfigError, match=r"different statistics_memory \[8, 16\]"):
+        model.set_adapter(["default", "other"])
+
+
+def test_a_negative_memory_is_refused() -> None:
+    with pytest.raises(ConfigError, match="statistics_memory=-1 is not allowed"):
+        SpearConfig(statistics_memory=-1)
