@@ -126,7 +126,9 @@ def images(stream: list[Tensor]) -> Tensor:
 def test_a_method_has_the_verbs_and_sees_no_labels(name: str, net: nn.Module) -> None:
     method = made(name, net)
     assert isinstance(method, TTAMethod)
-    assert list(inspect.signature(method.step).parameters) == ["x"]
+    required = [p.name for p in inspect.signature(method.step).parameters.values() if p.default is p.empty]
+    assert required == ["x"]
+    assert "labels" not in inspect.signature(method.step).parameters
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -250,7 +252,7 @@ def test_a_state_that_is_not_finite_is_refused(name: str, net: nn.Module, images
     method.step(images)
     before, state = method.state_dict(), method.state_dict()
     learned_in(state)[0][...] = float("nan")
-    with pytest.raises(SpearError, match="not finite; resume from an earlier one"):
+    with pytest.raises(SpearError, match=r"not finite.*; resume from an earlier one"):
         method.load_state_dict(state)
     assert_same(method.state_dict(), before)
 
