@@ -1,10 +1,10 @@
-"""How much a bank of shared adapters helps at the start of a stream, when SPeaR has seen little.
+"""How much a bank of saved adapters helps at the start of a stream.
 
     python benchmarks/bank.py --model examples/fashion_mnist/resnet --bank hub_cards/resnet-*
 
-For each corruption, the mean error of the first batches, each answered before it is learned from, when learning starts
-from the identity, from the adapter that the bank chooses by the first batch without labels, and from the one that turns
-out best (the oracle, which needs labels). The images are none of those that examples/share.py learned from.
+The table has the mean error of the first batches for each corruption; every batch is predicted before SPeaR learns from
+it. SPeaR starts from the identity, from the adapter that the bank chooses by the first batch without labels, or from
+the best adapter (the oracle, which needs labels). examples/share.py did not learn from these images.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def online_error(bank: AdapterBank, start: str, batches: list[dict[str, Any]]) -> float:
-    """The error in percent over these batches when SPeaR starts from this adapter."""
+    """The error in percent over these batches if SPeaR starts from this adapter."""
     bank.start_from(start)
     tta = Spear(bank.model)
     wrong = sum(count_wrong(tta.step(batch["pixel_values"]), batch["labels"]) for batch in batches)
@@ -76,7 +76,7 @@ def online_error(bank: AdapterBank, start: str, batches: list[dict[str, Any]]) -
 
 
 def table(rows: list[dict[str, Any]], run: argparse.Namespace) -> Table:
-    """A line for each corruption: identity, the bank's choice, the oracle's."""
+    """A line for each corruption: identity, the choice of the bank, the choice of the oracle."""
     shown = Table(
         title=f"{Path(run.model).name}, first {run.batches} batches of {run.batch_size}, bank of {len(run.bank)}",
         caption="error in %, lower is better; gain in points over the identity",

@@ -1,12 +1,11 @@
-"""Walk every image classifier of timm, transformers and torchvision, and tell where their stage boundaries were found.
+"""Find the stage boundaries of every image classifier in timm, transformers and torchvision.
 
     python benchmarks/boundaries.py walk  WORK.jsonl [--population timm] [--part 1/2] [--names resnet50 ...]
     python benchmarks/boundaries.py table WORK.jsonl
 
-Models are built on the meta device: architectures without weights. Each line of the work file is one name; names that
-are there already are skipped, so the walk can be stopped, resumed and divided. The boundaries that the search proved
-are held against a second, independent witness (`is_wrong`), which knows nothing of path counts: at one depth drawn at
-random where feature_info served as it is, at every depth elsewhere.
+Models are built on the meta device, as architectures without weights. Each line of the work file is one name. Names in
+the file are skipped, so the walk can be stopped, resumed and divided. A second, independent test (`is_wrong`) checks
+the boundaries that the search proved: at one random depth if feature_info was used as it is, else at every depth.
 """
 
 import argparse
@@ -34,7 +33,7 @@ Builder = Callable[[], nn.Module]
 
 
 def timm_models() -> Iterator[tuple[str, Builder]]:
-    """Every name of `timm.list_models()`; a model without a head by default is asked for one of ten classes."""
+    """Every name of `timm.list_models()`; a model that has no head by default is built with ten classes."""
 
     def build(name: str) -> nn.Module:
         with torch.device("meta"):
@@ -48,7 +47,7 @@ def timm_models() -> Iterator[tuple[str, Builder]]:
 
 
 def transformers_models() -> Iterator[tuple[str, Builder]]:
-    """Every class of transformers' image-classification mapping, of its default configuration or a tiny one."""
+    """Every class of transformers' image-classification mapping, with its default configuration or a tiny one."""
 
     def build(name: str) -> nn.Module:
         kind = getattr(transformers, name)
@@ -101,11 +100,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
 }
 ON_CPU = ("ImageGPT", "Perceiver", "Siglip2", "ShieldGemma2")
-"""They read values of their inputs or build constants outside the device they are built on: no meta device."""
+"""Models that cannot be built on the meta device: they read input values, or build constants on another device."""
 
 
 def inputs_for(name: str) -> dict[str, torch.Tensor] | None:
-    """A batch for the one class whose inputs no configuration tells: ShieldGemma 2 takes a prompt around the image."""
+    """A batch for ShieldGemma 2, which takes a prompt around the image; its configuration does not say so."""
     if not name.startswith("ShieldGemma2"):
         return None
     tokens = torch.tensor([[2, 19999, 19999, 19999, 19999, 5, 6]] * 2)
@@ -118,7 +117,7 @@ def inputs_for(name: str) -> dict[str, torch.Tensor] | None:
 
 
 def stand_in_for_natten() -> None:
-    """Dinat needs natten's two CUDA functions; these have their shapes and their data flow, not their values."""
+    """Replace natten's two CUDA functions, which Dinat needs, by functions with the same shapes and data flow."""
     from transformers.models.dinat import modeling_dinat
 
     def scores(query: torch.Tensor, key: torch.Tensor, bias: torch.Tensor, size: int, dilation: int) -> torch.Tensor:
@@ -135,7 +134,7 @@ POPULATIONS = {"timm": timm_models, "transformers": transformers_models, "torchv
 
 
 class Cutter:
-    """The hook of one boundary: what follows gets its tensor without history, as if it were an input."""
+    """The hook of one boundary; it detaches the tensor, so that the next layers get it as if it were an input."""
 
     def __init__(self, boundary: Boundary) -> None:
         self.boundary, self.fired = boundary, 0
@@ -146,7 +145,7 @@ class Cutter:
 
 
 def is_wrong(model: nn.Module, boundaries: Sequence[Boundary], depths: Sequence[int], inputs: ProbeInputs) -> str:
-    """Why the boundaries are wrong, or "": with the tensors of one depth detached, no graph leads to the image."""
+    """Why the boundaries are wrong, or "". If the tensors of one depth are detached, no graph may lead to the image."""
     for depth in depths:
         cutters = [Cutter(b) for b in boundaries if b.depth == depth]
         handles = [register_at(model, cutter.boundary, cutter.cut) for cutter in cutters]
@@ -162,7 +161,7 @@ def is_wrong(model: nn.Module, boundaries: Sequence[Boundary], depths: Sequence[
 
 
 def accepted_inputs(model: nn.Module, inputs: Any) -> ProbeInputs:
-    """The first of the candidates that the model answers."""
+    """The first candidate input that the model accepts."""
     for candidate in candidate_inputs(model, inputs):
         placed = candidate.on(device_of(model), dtype_of(model))
         try:
@@ -175,7 +174,7 @@ def accepted_inputs(model: nn.Module, inputs: Any) -> ProbeInputs:
 
 
 def examine(name: str, build: Builder) -> dict[str, Any]:
-    """One line of the work file."""
+    """The line of one model in the work file."""
     started = time.process_time()
     row: dict[str, Any] = {"name": name}
     try:
@@ -218,7 +217,7 @@ def walk(work: Path, populations: Sequence[str], part: str, names: Sequence[str]
 
 
 def read(work: Path) -> list[dict[str, Any]]:
-    """The lines of a work file; none where there is no file yet."""
+    """The lines of a work file; none if there is no file yet."""
     return [json.loads(line) for line in work.read_text().splitlines()] if work.exists() else []
 
 
@@ -226,7 +225,7 @@ SOURCES = ("metadata", "repaired", "structural", "joint", "partial", "refused", 
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Markdown: how many models of each population were served by what, and every model that was not served whole."""
+    """Markdown: how many models of each population each source served, and every model that failed."""
     lines = [f"| population | models | {' | '.join(SOURCES)} | complete |", "|---|" + "---:|" * (len(SOURCES) + 2)]
     for population in POPULATIONS:
         found = [row["source"] for row in rows if row["population"] == population]

@@ -2,11 +2,11 @@
 
     python -m benchmarks.corruptions [--seconds 1] [--names all] [--whole] [--output benchmarks/results/corruptions.md]
 
-Speed is images per second of CPU time at severity 5, randomness included, the best of several batches (another program
-on the machine makes a batch slower, never faster). It stands beside two baselines: the official algorithm written
-plainly in numpy and scipy, where that is short, measured in this same run; and the official code itself, recorded once
-on another machine. Fidelity is the largest difference to the official pixels and the share of values that differ, over
-the reference images, with the official draws; it needs the shared data (SPEAR_SHARED_DATA).
+Speed is images per second of CPU time at severity 5, random draws included. The best of several batches counts, because
+another program on the machine can make a batch only slower. There are two baselines: the official algorithm in plain
+numpy and scipy, if that is short, measured in the same run; and the official code, measured once on another machine.
+Fidelity is the largest difference to the official pixels and the share of values that differ, over the reference images
+with the official random draws; it needs the shared data (SPEAR_SHARED_DATA).
 """
 
 import argparse
@@ -124,7 +124,7 @@ NAIVE: dict[str, Callable[..., np.ndarray]] = {
 
 
 def best_rate(work: Callable[[], object], images: int, seconds: float) -> float:
-    """Images per second of CPU time: the best batch within about `seconds`, after one that warms up where it can."""
+    """Images per second of CPU time: the best batch within about `seconds`, after a warm-up batch if there is time."""
     if seconds > 0:
         work()
     best, start = math.inf, time.process_time()
@@ -147,7 +147,7 @@ def our_rate(name: str, preset: str, seconds: float) -> float:
 
 
 def naive_rate(name: str, seconds: float) -> float | None:
-    """Images per second of the plain algorithm at 224 x 224, where there is one; glass blur is run once."""
+    """Images per second of the plain algorithm at 224 x 224, if there is one; glass blur runs once."""
     if name not in NAIVE:
         return None
     image, constants = scenes("imagenet", 1)[0], at_severity(name, 5, "imagenet")
@@ -176,12 +176,12 @@ def whole_cifar(images: int = 10_000, batch: int = 500) -> tuple[float, float]:
 
 
 def ratio(rate: float, baseline: float | None) -> float | None:
-    """How many times faster than a baseline, if there is one."""
+    """The ratio to a baseline, if there is one."""
     return None if baseline is None else rate / baseline
 
 
 def shown(number: float | None) -> str:
-    """A rate or a ratio, short."""
+    """A rate or a ratio as a short text."""
     return "-" if number is None else f"{number:,.0f}" if number >= 100 else f"{number:.1f}"
 
 
@@ -203,12 +203,12 @@ def make_table(names: Sequence[str], seconds: float) -> Table:
 
 
 def main() -> None:
-    """Measure, print, and keep what was printed."""
+    """Measure, print the tables and save them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of CPU time per measurement")
+    parser.add_argument("--seconds", type=float, default=1.0, help="CPU seconds per measurement")
     parser.add_argument("--names", default="all,extra", help="corruptions or groups")
-    parser.add_argument("--whole", action="store_true", help="corrupt 150,000 images, as CIFAR-10-C at severity 5 has")
-    parser.add_argument("--output", type=Path, help="also write what is printed to this file")
+    parser.add_argument("--whole", action="store_true", help="corrupt 150,000 images, as in CIFAR-10-C")
+    parser.add_argument("--output", type=Path, help="also write the tables to this file")
     options = parser.parse_args()
     torch.set_num_threads(1)
     console = Console(record=True, width=240)

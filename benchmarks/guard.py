@@ -1,11 +1,11 @@
-"""What a guard costs and saves on streams that are hard to adapt to: SPeaR alone and guarded, against the source.
+"""What a guard costs and saves on streams that are hard to adapt to: SPeaR with and without a guard, and the source.
 
     python benchmarks/guard.py --output runs/guard.json                                # every stream but the long one
     python benchmarks/guard.py --streams continual --steps 20000 --batch-size 4 --output runs/guard_long.json
 
-Both answer the same batches in turn, so that their times are of one run. Noise images have no label and are not
-counted; a stream on which SPeaR stops with an error says so. With --data and --seed other images than the reported ones
-are taken, on which `--policy '{"margin": 0.03}'` can be tuned.
+Both methods predict each batch in turn, so that their times come from one run. Noise images have no label and are not
+counted. A stream on which SPeaR stops with an error says so. To tune `--policy '{"margin": 0.03}'`, take other images
+than the reported ones with --data and --seed.
 """
 
 import argparse
@@ -35,7 +35,7 @@ NOISE = "noise"
 
 @dataclass
 class Images:
-    """(N, H, W, 3) uint8 by domain, made when first asked for, and the labels (N,) of the clean ones."""
+    """(N, H, W, 3) uint8 images by domain, made at the first request, and the labels (N,) of the clean images."""
 
     clean: Tensor
     labels: Tensor
@@ -64,7 +64,7 @@ Part = tuple[str, Tensor]  # a domain and which of its images, in order
 
 
 def parts(stream: str, images: Images, steps: int, batch_size: int) -> list[Part]:
-    """The stream as runs of images of one domain."""
+    """The stream as a sequence of runs; the images of a run share a domain."""
     every, labels = torch.arange(len(images.labels)), images.labels
     half, by_class = len(every) // 2, labels.argsort(stable=True)
     one = (labels == 3).nonzero().flatten().repeat(len(every))[: len(every)]
@@ -88,7 +88,7 @@ STREAMS = ("one class", "labels sorted", "duplicates", "noise images", "rate x 3
 
 
 def batches(runs: list[Part], images: Images, processor: Any, size: int) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """(domain, pixel_values, ids) of each batch; none straddles two domains."""
+    """(domain, pixel_values, ids) of each batch; a batch has images of one domain only."""
     for domain, ids in runs:
         for chosen in ids.split(size):
             yield domain, processor(images.of(domain)[chosen]), chosen
@@ -96,7 +96,7 @@ def batches(runs: list[Part], images: Images, processor: Any, size: int) -> Iter
 
 @dataclass
 class Row:
-    """One line of the table."""
+    """A line of the table."""
 
     stream: str
     n: int = 0
@@ -108,12 +108,12 @@ class Row:
     drift: float = 0.0
 
     def error(self, name: str) -> str:
-        """In percent."""
+        """The error in percent."""
         return self.stopped if name == "SPeaR" and self.stopped else f"{100 * self.wrong[name] / self.n:.2f}"
 
 
 def measure(stream: str, run: argparse.Namespace, base: nn.Module, processor: Any, images: Images) -> Row:
-    """Both methods over one stream."""
+    """Run both methods on one stream."""
     changes: dict[str, Any] = {"learning_rate": 0.9} if stream == "rate x 30" else {}
     config = SpearConfig.from_dict(json.loads(run.config) | changes)
     spear, guarded = (Spear(get_spear_model(copy.deepcopy(base), config)) for _ in range(2))
@@ -154,7 +154,7 @@ def measure(stream: str, run: argparse.Namespace, base: nn.Module, processor: An
 
 
 def shown(row: Row) -> dict[str, Any]:
-    """A row's figures, JSON-ready."""
+    """The numbers of a row, JSON-ready."""
     figures = {name: row.error(name) for name in ("source", "SPeaR", "guarded")}
     ratio = "" if row.stopped else f"{row.seconds['guarded'] / row.seconds['SPeaR']:.3f}"
     return {"n": row.n} | figures | {"time": ratio, "events": dict(row.events), "largest_gamma": row.drift}
@@ -162,12 +162,12 @@ def shown(row: Row) -> dict[str, Any]:
 
 @torch.no_grad()
 def source_answers(base: nn.Module, processor: Any, images: Tensor) -> Tensor:
-    """(N,) the class that the source gives each image."""
+    """(N,) predictions of the source."""
     return torch.cat([base(processor(part)).logits.argmax(1) for part in images.split(128)])
 
 
 def load_images(data: str, seed: int, limit: int) -> Images:
-    """`limit` images in a seeded order."""
+    """The first `limit` images in a seeded order."""
     rows = Dataset.from_parquet(data)
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:limit]
     chosen: Any = rows.select(order.tolist()).with_format("torch")
@@ -181,7 +181,7 @@ def main() -> None:
     parser.add_argument("--model", default="examples/fashion_mnist/resnet")
     parser.add_argument("--data", default="examples/fashion_mnist/test.parquet")
     parser.add_argument("--streams", nargs="+", default=list(STREAMS))
-    parser.add_argument("--steps", type=int, default=20_000, help="at most so many of each stream")
+    parser.add_argument("--steps", type=int, default=20_000, help="the most steps on each stream")
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--limit", type=int, default=1024, help="images of each domain")
     parser.add_argument("--config", default="{}", help="JSON: SpearConfig fields")

@@ -1,9 +1,9 @@
-"""How long it takes to put a saved adapter onto a base that is there: `SpearModel.from_pretrained(base, folder)`.
+"""How long `SpearModel.from_pretrained(base, folder)` takes to load a saved adapter onto a base in memory.
 
     python benchmarks/load.py --model resnet50
 
-Prints, for the boundaries "auto" and "all", the median and least time over the repeats in milliseconds; the random
-weights of a timm architecture serve as well as trained ones.
+Prints the median and the least time over the repeats in milliseconds, for the boundaries "auto" and "all". The weights
+of the timm architecture are random, since they do not change the time.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def load_time(base: torch.nn.Module, folder: str) -> tuple[float, float]:
-    """Seconds of wall clock and of CPU for one load; the base is as before afterwards."""
+    """Wall-clock and CPU seconds of one load; the base is unchanged afterwards."""
     wall, cpu = time.perf_counter(), time.process_time()
     model = SpearModel.from_pretrained(base, folder)
     taken = time.perf_counter() - wall, time.process_time() - cpu

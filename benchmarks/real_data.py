@@ -9,8 +9,8 @@ FOLDER holds cifar10/test.parquet with weights/cifar_resnet20_akamaster.safetens
 akamaster/pytorch_resnet_cifar10, BSD-2-Clause) or weights/cifar_resnet26.safetensors ("cifar26": the paper's
 architecture), or imagenet_sample/train_1000.parquet (one photograph for each class) with
 weights/tf_efficientnet_lite0.safetensors (Apache-2.0). Severity 5, the 15 corruptions. Corrupted images are made once
-and kept in --cache; every finished cell (a method at a batch size) is kept in --output, and a run that was stopped goes
-on with the next.
+and kept in --cache. Every finished cell (a method at a batch size) is kept in --output, and an interrupted run
+continues with the next one.
 """
 
 import argparse
@@ -66,14 +66,14 @@ class ResNet20(nn.Module):
 
 
 def cifar10(folder: Path, part: str) -> Dataset:
-    """The test images: the last 2,000, on which settings are chosen, or the others, on which results are reported."""
+    """The last 2,000 test images, to choose settings on, or the others, to report results on."""
     images = Dataset.from_parquet(str(folder / "cifar10" / "test.parquet"))
     first = images.num_rows - 2000
     return images.select(range(first, images.num_rows) if part == "held_out" else range(first))
 
 
 def cifar(folder: Path, part: str) -> tuple[nn.Module, Any, Any]:
-    """ResNet-20, the ImageNet normalisation that it was trained with, and CIFAR-10's test images."""
+    """ResNet-20 with the ImageNet normalisation of its training, and CIFAR-10's test images."""
     model = ResNet20()
     model.load_state_dict(load_file(folder / "weights" / "cifar_resnet20_akamaster.safetensors"))
     processor = load_processor(model, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), size=32)
@@ -155,14 +155,14 @@ def main() -> None:
 
 
 def chosen(args: argparse.Namespace, benchmark: str) -> dict[str, MethodSpec]:
-    """The methods that were named, with --settings before --published before defaults."""
+    """The methods of --methods; --settings override --published, which override the defaults."""
     paper = {"spear_paper": AS_PUBLISHED} if args.published else {}
     settings = chosen_settings(benchmark if args.published else None, args.settings)
     return method_specs(args.methods, paper | settings)
 
 
 def show(found: Any, title: str, output: Path) -> None:
-    """Print the tables, and write them, the comparison and the figure into the folder."""
+    """Print the tables, and write tables, comparison and figure to the folder."""
     output.mkdir(parents=True, exist_ok=True)
     with (output / "tables.txt").open("w") as file:
         for console in (Console(width=None if sys.stdout.isatty() else 200), Console(file=file, width=200)):

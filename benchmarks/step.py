@@ -1,12 +1,13 @@
-"""What an online step costs, beside plain inference, its floor and Tent.
+"""The cost of an online step, compared with plain inference, a floor and Tent.
 
     python benchmarks/step.py                                   # all rows: ResNet-50, ViT-S/16, CIFAR ResNet-26
     python benchmarks/step.py --rows resnet50:16 --repeats 7 --output benchmarks/results/step.md
 
-The floor of a step is one forward and one backward of activations down to the first RSP. It is written by hand for each
-model, with neither hooks nor statistics. All contenders of a row take turns, `--repeats` times, on the same images and
-the same random weights; a figure is the median. On a CPU seconds are the process's own, which others on the machine
-disturb least; on a GPU they are of the clock. Memory is what the forward keeps for the backward, weights not counted.
+The floor of a step is one forward and one backward pass through the activations down to the first RSP. It is written by
+hand for each model, without hooks and statistics. All methods of a row take turns, `--repeats` times, on the same
+images and the same random weights; a number is the median. Seconds are CPU seconds of this process on a CPU, since
+other processes disturb them least, and wall-clock seconds on a GPU. Memory is what the forward pass keeps for the
+backward pass, without the weights.
 """
 
 import argparse
@@ -60,7 +61,7 @@ PARTS = {"ResNet": resnet_parts, "VisionTransformer": vit_parts, "CifarResNet": 
 
 
 def floor_step(net: nn.Module) -> Step:
-    """Forward, and torch.autograd.grad of the mean entropy to gamma and beta of the stem."""
+    """One forward pass, and the gradient of the mean entropy with respect to gamma and beta of the stem."""
     net = copy.deepcopy(net).requires_grad_(False)
     before, after = PARTS[type(net).__name__](net)
 
@@ -128,7 +129,7 @@ def deepest(net: nn.Module) -> int:
 
 
 def seconds(step: Step, x: Tensor) -> float:
-    """Of one step: the process's own on a CPU, of the clock on a GPU."""
+    """Seconds of one step: CPU seconds on a CPU, wall-clock seconds on a GPU."""
     if x.device.type == "cpu":
         began = time.process_time()
         step(x)
@@ -141,7 +142,7 @@ def seconds(step: Step, x: Tensor) -> float:
 
 
 def saved_bytes(step: Step, x: Tensor, owned: set[int]) -> int:
-    """What one step keeps for its backward pass: each storage once, weights and images not counted."""
+    """Memory that one step keeps for its backward pass: each storage once, without weights and images."""
     kept: dict[int, tuple[int, Tensor]] = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -155,7 +156,7 @@ def saved_bytes(step: Step, x: Tensor, owned: set[int]) -> int:
 
 
 def measure(row: str, repeats: int, device: str, compiled: bool) -> dict[str, dict[str, float]]:
-    """contender -> {seconds, megabytes}."""
+    """method -> {seconds, megabytes}."""
     name, batch = row.split(":")
     torch.manual_seed(0)
     net = timm.create_model(name, pretrained=False).eval().to(device)
@@ -177,7 +178,7 @@ def measure(row: str, repeats: int, device: str, compiled: bool) -> dict[str, di
 
 
 def _tensors(step: Any) -> list[Tensor]:
-    """Weights and buffers behind a step, wherever it keeps its model."""
+    """Weights and buffers of the model behind a step."""
     cells = [cell.cell_contents for cell in getattr(step, "__closure__", None) or ()]
     models = [m for m in (getattr(getattr(step, "__self__", None), "model", None), *cells) if isinstance(m, nn.Module)]
     return [t for m in models for t in (*m.parameters(), *m.buffers())]
@@ -202,7 +203,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--compile", action="store_true", help="also torch.compile, which takes minutes to warm up")
-    parser.add_argument("--output", type=Path, help="a text file to write the tables to, after what is in it")
+    parser.add_argument("--output", type=Path, help="a text file to append the tables to")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     where = torch.cuda.get_device_name() if args.device == "cuda" else f"CPU, {args.threads} thread(s)"

@@ -1,11 +1,11 @@
-"""Images per second of a stream, end to end, against decoding the same files and nothing else.
+"""Images per second of a stream, end to end, compared with plain decoding of the same files.
 
     python benchmarks/stream.py [--data SHARED] [--rounds 3] [--output benchmarks/results/stream.md]
 
-End to end is: read, decode, crop, corrupt (the 15 at severity 5, the same number of images of each), JPEG where the
-preset has one, resize and normalise, stack; from the first request to the last batch, the start of the workers
-included. Plain decoding is Pillow on the same bytes, one process. All variants take turns for some rounds, and the best
-round counts: another program on the machine makes a round slower, never faster. One thread for each process.
+End to end means: read, decode, crop, corrupt (the 15 at severity 5, the same number of images of each), JPEG if the
+preset has it, resize and normalise, stack; from the first request to the last batch, with the start of the workers.
+Plain decoding is Pillow on the same bytes in one process. All variants take turns for some rounds, and the best round
+counts, because another program on the machine can make a round only slower. Each process has one thread.
 """
 
 import argparse
@@ -36,20 +36,20 @@ MEAN, STD = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
 
 
 def plain_decoding(dataset: Dataset, count: int) -> None:
-    """Decode `count` images to RGB arrays, and forget them."""
+    """Decode `count` images to RGB arrays and drop them."""
     column = dataset.cast_column("image", ImageFeature(decode=False))["image"]
     for i in range(count):
         np.asarray(Image.open(BytesIO(column[i % len(dataset)]["bytes"])).convert("RGB"))
 
 
 def run_stream(dataset: Dataset, **options: Any) -> None:
-    """Go through a stream once."""
+    """Iterate over a stream once."""
     for batch in load_stream(dataset, **options):
         batch["pixel_values"].sum()
 
 
 def best_rates(variants: dict[str, tuple[Callable[[], None], int]], rounds: int) -> dict[str, float]:
-    """Images per second of each variant, the best of some rounds in which they take turns."""
+    """Images per second of each variant in its best round; the variants take turns."""
     best = dict.fromkeys(variants, 0.0)
     for _ in range(rounds):
         for name, (run, count) in variants.items():

@@ -4,9 +4,9 @@
     python benchmarks/tune.py --model examples/fashion_mnist/resnet --data runs/held_out.parquet \
         --output runs/tune_resnet.jsonl --sweep '{"learning_rate": [0.003, 0.01], "boundaries": ["0", "0,1"]}'
 
-Every trial (a configuration at a batch size, over the 15 corruptions at severity 5, reset before each or, with
---continual, before the first alone) is one line of the output file; a trial that is there already is not run again, so
-the sweep can be stopped and resumed. At the end the table of all trials is printed, best mean first; "worst" is the
+A trial is a configuration at a batch size, over the 15 corruptions at severity 5, with a reset before each corruption
+or, with --continual, before the first one only. Each trial is one line of the output file. A trial in the file does not
+run again, so the sweep can be stopped and resumed. At the end all trials are printed, best mean first; "worst" is the
 largest rise over the source's error on any corruption.
 """
 
@@ -28,7 +28,7 @@ from spear_hf.data.corruptions import CORRUPTIONS, corrupt_batch, sample_rng
 
 
 def corrupted(data: Path, limit: int, preset: str, seed: int, cache: Path) -> tuple[dict[str, Tensor], Tensor]:
-    """corruption -> (N, H, W, 3) uint8 at severity 5, and the labels; made once and kept in `cache`."""
+    """corruption -> (N, H, W, 3) uint8 images at severity 5, and the labels; made once and kept in `cache`."""
     if not cache.exists():
         order = torch.randperm(Dataset.from_parquet(str(data)).num_rows, generator=torch.Generator().manual_seed(seed))
         rows: Any = Dataset.from_parquet(str(data)).select(order[:limit].tolist()).with_format("numpy")
@@ -52,7 +52,7 @@ def corrupted(data: Path, limit: int, preset: str, seed: int, cache: Path) -> tu
 def errors(
     method: TTAMethod, sets: dict[str, Tensor], labels: Tensor, processor: Any, batch_size: int, continual: bool
 ) -> dict[str, float]:
-    """corruption -> online error in percent; the method is new, and reset between corruptions unless continual."""
+    """corruption -> online error in percent of a new method, which is reset between corruptions unless `continual`."""
     found = {}
     for name, images in sets.items():
         if not continual:
