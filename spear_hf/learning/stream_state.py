@@ -106,6 +106,7 @@ class StreamState:
     (0, 192)
     """
 
+    @torch.inference_mode(False)  # inference tensors could not be learned on
     def __init__(
         self,
         config: SpearConfig,
@@ -156,6 +157,7 @@ class StreamState:
         classes = 0 if self.classes is None else self.classes.nbytes
         return 3 * self._start.nbytes + self.statistics.nbytes + classes
 
+    @torch.inference_mode(False)
     def reset(self) -> None:
         """Back to the start: values, moments, memories and counters."""
         with self.lock:
@@ -196,6 +198,7 @@ class StreamState:
             "step": moments.step.clone(),
         }
 
+    @torch.inference_mode(False)  # every tensor of the state is copied below, so that none is an inference tensor
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state_dict`.
 
