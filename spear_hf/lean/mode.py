@@ -32,8 +32,18 @@ class LeanForward(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
-        replacement = REPLACEMENTS.get(func)
-        if replacement is not None and (output := replacement(*args, **kwargs)) is not NotImplemented:
-            return output
-        return func(*args, **kwargs)
+        return call_lean(func, args, kwargs or {})
+
+
+def call_lean(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """func(*args, **kwargs), by its replacement where it has one for these arguments.
+
+    >>> import torch
+    >>> from spear_hf.lean.mode import call_lean
+    >>> call_lean(torch.relu, (torch.tensor([-1.0, 2.0]),), {})
+    tensor([0., 2.])
+    """
+    replacement = REPLACEMENTS.get(func)
+    if replacement is not None and (output := replacement(*args, **kwargs)) is not NotImplemented:
+        return output
+    return func(*args, **kwargs)

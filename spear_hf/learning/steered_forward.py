@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from spear_hf.config import SpearConfig
-from spear_hf.lean import LeanForward
 from spear_hf.learning.objective import batch_means
 from spear_hf.learning.record import CONFIDENT
 from spear_hf.learning.statistics_memory import NormLayout, Remembered, ReplayedStatistics, StreamStatistics
@@ -84,9 +83,8 @@ class SteeredForward:
     def logits(self, batch: StreamBatch, values: Values, statistics: StreamStatistics | ReplayedStatistics) -> Tensor:
         """(B, K), with a graph that starts at the first RSP where gradients are enabled."""
         autocast = nullcontext() if self.accelerator is None else self.accelerator.autocast()
-        lean = LeanForward() if self.lean else nullcontext()
         self._local.context = context = self.context(batch, values, statistics)
-        with self.model.steering(context), autocast, lean:
+        with self.model.steering(context), autocast:
             return logits_of(self.call(batch.x))[: batch.shard.local]
 
     @contextmanager
@@ -114,7 +112,8 @@ class SteeredForward:
                     found.append(batch.rows(gamma, values[f"{boundary.key}.beta"]))
             if found:
                 pairs[boundary.key] = tuple(found)
-        return SteeringContext(pairs, self.config.alpha, statistics, batch.shard if self.sync_batch_stats else None)
+        shard = batch.shard if self.sync_batch_stats else None
+        return SteeringContext(pairs, self.config.alpha, statistics, shard, self.lean)
 
     def statistics(self, batch: StreamBatch, *, other_way: bool = False) -> StreamStatistics:
         """Those that a forward over this batch normalises by."""

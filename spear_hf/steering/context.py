@@ -49,6 +49,7 @@ class SteeringContext:
         alpha: how much of the batch is mixed into batch-norm statistics (Eq. 10); 0 keeps the source's.
         statistics: where these statistics come from; None takes those of the batch alone.
         shard: the slice of a global batch that this process has; None where it has all of it.
+        lean: whether the forward keeps for the backward pass only what it needs (`LeanForward`).
 
     >>> import torch
     >>> SteeringContext({"0": ((torch.ones(8), torch.zeros(8)),)}, alpha=0.5).alpha
@@ -59,6 +60,7 @@ class SteeringContext:
     alpha: float = 0.0
     statistics: StatisticsProvider | None = None
     shard: BatchShard | None = None
+    lean: bool = False
 
 
 SOURCE = SteeringContext({})

@@ -86,8 +86,8 @@ class ForwardHooks:
             if part.training:
                 part.training = False
         call = self.steering.begin()
-        if call.context.alpha > 0:
-            call.fusion = FusedMixing()
+        if call.context.alpha > 0 or call.context.lean:
+            call.fusion = FusedMixing(lean=call.context.lean)
             call.fusion.__enter__()
 
     def end(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:

@@ -17,7 +17,8 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from spear_hf.lean.flow import is_checkpointed
-from spear_hf.steering.context import Moments, Steering
+from spear_hf.lean.mode import call_lean
+from spear_hf.steering.context import Moments, Steering, SteeringContext
 from spear_hf.steering.moments import batch_statistics
 
 
@@ -56,16 +57,22 @@ class AlphaMixing:
             return None
         x: Tensor = args[0]
         norm: Any = module  # a BatchNorm or what looks like one
-        if context.statistics is None:
-            moments = batch_moments(x, norm, context.alpha, context.shard)
+        if call is None:
+            moments = self._moments(x, norm, context)
         else:
-            moments = context.statistics.moments(self.layer, x, norm, context.alpha, context.shard)
+            with torch._C.DisableTorchFunction():  # statistics are dozens of small calls, which no mode needs to see
+                moments = self._moments(x, norm, context)
         if moments is None:
             return None
         if call is not None and call.fusion is not None and is_fusable(module, x, moments):
             call.fusion.prepare(norm, *moments)
             return None
         return (moved(x, norm, *moments), *args[1:])
+
+    def _moments(self, x: Tensor, norm: Any, context: SteeringContext) -> Moments | None:
+        if context.statistics is None:
+            return batch_moments(x, norm, context.alpha, context.shard)
+        return context.statistics.moments(self.layer, x, norm, context.alpha, context.shard)
 
 
 def batch_moments(x: Tensor, norm: Any, alpha: float, shard: Any = None) -> Moments | None:
@@ -99,10 +106,16 @@ def moved(x: Tensor, norm: Any, mean: Tensor, variance: Tensor) -> Tensor:
 
 
 class FusedMixing(TorchFunctionMode):
-    """Inside, the next `F.batch_norm` of a prepared layer is called with the statistics that were prepared for it."""
+    """Inside, the next `F.batch_norm` of a prepared layer is called with the statistics that were prepared for it.
 
-    def __init__(self) -> None:
+    Args:
+        lean: do what `LeanForward` does, too. Each mode costs every torch function a call in Python, so that one mode
+            for both is worth having: it is a fifth of a step of a small network.
+    """
+
+    def __init__(self, *, lean: bool = False) -> None:
         super().__init__()
+        self.lean = lean
         self._prepared: dict[int, Moments] = {}  # by the identity of the layer's running mean
 
     def prepare(self, norm: Any, mean: Tensor, variance: Tensor) -> None:
@@ -116,31 +129,35 @@ class FusedMixing(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is F.batch_norm and len(args) > 1 and (mixed := self._prepared.pop(id(args[1]), None)) is not None:
             if mixed[0].dim() == 2:
-                return _normalized_by_rows(*mixed, *args, **kwargs)
-            return func(args[0], *mixed, *args[3:], **kwargs)
-        return func(*args, **kwargs)
+                return self._normalized_by_rows(*mixed, *args, **kwargs)
+            args = (args[0], *mixed, *args[3:])
+        return self._call(func, args, kwargs)
 
+    def _call(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return call_lean(func, args, kwargs) if self.lean else func(*args, **kwargs)
 
-def _normalized_by_rows(
-    mean: Tensor,
-    variance: Tensor,
-    input: Tensor,
-    running_mean: Any,
-    running_var: Any,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Tensor:
-    """`F.batch_norm` of every image by its own row of statistics, (B, C) each, in one pass.
+    def _normalized_by_rows(
+        self,
+        mean: Tensor,
+        variance: Tensor,
+        input: Tensor,
+        running_mean: Any,
+        running_var: Any,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Tensor:
+        """`F.batch_norm` of every image by its own row of statistics, (B, C) each, in one pass.
 
-    The batch is folded into the channels: (B, C, ...) is one image of B C channels, each with its own statistics. A
-    scale and a shift applied to each row apart would take three passes over the input.
-    """
-    weight, bias = (None if each is None else each.repeat(len(input)) for each in (weight, bias))
-    folded = input.reshape(1, -1, *input.shape[2:])
-    return F.batch_norm(folded, mean.flatten(), variance.flatten(), weight, bias, eps=eps).view(input.shape)
+        The batch is folded into the channels: (B, C, ...) is one image of B C channels, each with its own statistics. A
+        scale and a shift applied to each row apart would take three passes over the input.
+        """
+        weight, bias = (None if each is None else each.repeat(len(input)) for each in (weight, bias))
+        folded = input.reshape(1, -1, *input.shape[2:])
+        args = (folded, mean.flatten(), variance.flatten(), weight, bias, training, momentum, eps)
+        return self._call(F.batch_norm, args, {}).view(input.shape)
 
 
 def is_fusable(norm: nn.Module, x: Tensor, moments: Moments) -> bool:
