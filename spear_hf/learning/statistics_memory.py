@@ -44,6 +44,8 @@ class NormLayout:
             self.names.append(name)
             self.places[name] = slice(self.total, self.total + channels)
             self.total += channels
+        self.channels = [place.stop - place.start for place in self.places.values()]
+        self.zero_weights = torch.zeros(len(self.names), dtype=torch.float64)
         self.numbers = {name: number for number, name in enumerate(self.names)}
         self.sizes = torch.tensor([p.stop - p.start for p in self.places.values()], dtype=torch.float32)
         self.layer_of_channel = torch.arange(len(self.names)).repeat_interleave(self.sizes.long())
@@ -210,41 +212,32 @@ class StreamStatistics:
         index = self.index.to(mixed[0].device)
         return mixed[0].index_select(0, index), mixed[1].index_select(0, index)
 
-    def _read_memories(self) -> tuple[Tensor | None, Tensor | None, Tensor, Tensor, Tensor]:
-        """(S, T) means and variances that are remembered, (S, L) weights, and the shares of this batch beside them."""
+    def _read_memories(self) -> "_Memory":
+        """What the streams remember, laid out for this forward."""
         kept = [memory.ways.get(way) for memory, way in zip(self.memories, self.ways, strict=True)]
-        some = next((k for k in kept if k is not None), None)
         fading = torch.tensor([math.exp(-size / self.images) for size in self.sizes], dtype=torch.float64)[:, None]
-        weights = torch.stack([torch.zeros(len(self.layout.names)).double() if k is None else k.weight for k in kept])
-        faded = fading * weights
-        joined = faded + (1 - fading)
-        share = (1 - fading) / joined
-        if some is None:
-            return None, None, weights, joined, share
-        nothing = torch.zeros_like(some.mean)
-        means = torch.stack([nothing if k is None else k.mean.to(nothing) for k in kept])
-        variances = torch.stack([nothing if k is None else k.variance.to(nothing) for k in kept])
-        return means, variances, weights, joined, share
+        weights = torch.stack([self.layout.zero_weights if k is None else k.weight for k in kept])
+        joined = fading * weights + (1 - fading)
+        means = variances = None
+        if (some := next((k for k in kept if k is not None), None)) is not None:
+            nothing = None if all(kept) else torch.zeros_like(some.mean)
+            means = _rows([nothing if k is None else k.mean.to(some.mean) for k in kept])
+            variances = _rows([nothing if k is None else k.variance.to(some.mean) for k in kept])
+        return _Memory(means, variances, weights, joined, (1 - fading) / joined, self.layout)
 
     def _joined_with_memory(self, layer: str, mean: Tensor, variance: Tensor) -> Moments:
         """The moments of the union of batch and memory, without E[x^2] - mean^2, which would lose digits."""
         assert self._before is not None
-        means, variances, weights, _, share = self._before
-        if means is None or variances is None:
+        number = self.layout.numbers[layer]
+        if not self._before.known[number]:
             return mean, variance
-        place, number = self.layout.places[layer], self.layout.numbers[layer]
-        if not bool(weights[:, number].any()):
-            return mean, variance
-        before_mean, before_variance = means[:, place].to(mean), variances[:, place].to(mean)
-        part = share[:, number : number + 1]
-        weight, spread = part.to(mean), (part * (1 - part)).to(mean)
-        if self.index is None:
-            before_mean, before_variance = before_mean[0], before_variance[0]
-            weight, spread = weight[0], spread[0]
-        apart = mean - before_mean
-        joined = torch.lerp(before_variance, variance, weight) + spread * apart.square()
-        known = weight < 1  # elsewhere nothing is remembered: 0 times an overflow would be NaN
-        return torch.lerp(before_mean, mean, weight), torch.where(known, joined, variance)
+        before_mean, before_variance, weight, spread = self._before.of(number, mean)
+        joined = torch.lerp(before_mean, mean, weight), torch.lerp(before_variance, variance, weight)
+        squares = (mean - before_mean).square_()
+        if not isinstance(weight, Tensor):
+            return joined[0], joined[1].add_(squares, alpha=spread)
+        # where nothing is remembered the spread is 0, and 0 times an overflow would be NaN
+        return joined[0], torch.where(weight < 1, joined[1].addcmul_(squares, spread), variance)
 
     def replace_rows(self, other: "StreamStatistics", chosen: Sequence[int]) -> None:
         """Take the place of what was found for these streams by what another forward over their images found."""
@@ -263,10 +256,7 @@ class StreamStatistics:
             if found is not None and kept is not None:
                 self._mixed[layer] = _with_rows(kept[0], rows, found[0]), kept[1]
         if self._before is not None and other._before is not None:
-            means, variances, weights, joined, share = self._before
-            weights, joined = weights.clone(), joined.clone()
-            weights[rows], joined[rows] = other._before[2], other._before[3]
-            self._before = means, variances, weights, joined, share
+            self._before.weights[rows], self._before.joined[rows] = other._before.weights, other._before.joined
 
     # --- afterwards ----------------------------------------------------------------------------------------------
 
@@ -278,21 +268,16 @@ class StreamStatistics:
         """For each stream what it is to remember after this forward."""
         if self._before is None or not self._joined:
             return [{} for _ in self.memories]
-        _, _, weights, joined, _ = self._before
-        kept = [name for name in self.layout.names if self._joined.get(name) is not None]
-        if not kept:
-            return [{} for _ in self.memories]
-        like = self._joined[kept[0]][0]  # pyright: ignore[reportOptionalSubscript]
-        shape = (len(self.memories), self.layout.total)
-        mean, variance = like.new_zeros(shape), like.new_zeros(shape)
-        weight = torch.zeros_like(weights)
-        for name in kept:
-            place, number, moments = self.layout.places[name], self.layout.numbers[name], self._joined[name]
-            assert moments is not None
-            mean[:, place], variance[:, place] = moments[0].to(mean), moments[1].to(mean)
-            weight[:, number] = joined[:, number]
-            if (valid := self._valid[name]) is not None:
-                weight[:, number] = torch.where(valid.cpu(), weight[:, number], 0.0)
+        names, found = self.layout.names, list(self._joined.values())
+        if len(found) == len(names) and all(found) and not any(v is not None for v in self._valid.values()):
+            found = [self._joined[name] for name in names]
+            mean, variance = (torch.cat([m[i].to(found[0][i]) for m in found], -1) for i in (0, 1))  # pyright: ignore
+            mean, variance, weight = _two_dimensional(mean), _two_dimensional(variance), self._before.joined
+        else:
+            kept = [name for name in names if self._joined.get(name) is not None]
+            if not kept:
+                return [{} for _ in self.memories]
+            mean, variance, weight = self._scattered(kept)
         finite = torch.isfinite(mean) & torch.isfinite(variance)  # an overflow is not remembered
         if not bool(finite.all()):
             spoilt = torch.zeros_like(weight).index_add_(
@@ -303,14 +288,29 @@ class StreamStatistics:
         rows = zip(self.ways, mean.unbind(), variance.unbind(), weight.unbind(), strict=True)
         return [{way: Remembered(m.clone(), v.clone(), w.clone())} for way, m, v, w in rows]
 
+    def _scattered(self, kept: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
+        """(S, T) means and variances and (S, L) weights where some layers, or some streams in a layer, have none."""
+        assert self._before is not None
+        like = self._joined[kept[0]][0]  # pyright: ignore[reportOptionalSubscript]
+        shape = (len(self.memories), self.layout.total)
+        mean, variance, weight = like.new_zeros(shape), like.new_zeros(shape), torch.zeros_like(self._before.weights)
+        for name in kept:
+            place, number, moments = self.layout.places[name], self.layout.numbers[name], self._joined[name]
+            assert moments is not None
+            mean[:, place], variance[:, place] = moments[0].to(mean), moments[1].to(mean)
+            weight[:, number] = self._before.joined[:, number]
+            if (valid := self._valid[name]) is not None:
+                weight[:, number] = torch.where(valid.cpu(), weight[:, number], 0.0)
+        return mean, variance, weight
+
     def log_distances(self) -> list[dict[str, float]]:
         """For each stream, layer -> log of its distance to what is remembered, less what sampling alone lets expect.
 
         A distance is the mean over the channels of `distance`; see `DomainShiftDetector`.
         """
-        if self._before is None or self._before[0] is None or self._before[1] is None:
+        if self._before is None or self._before.means is None or self._before.variances is None:
             return [{} for _ in self.memories]
-        means, variances, weights, _, _ = self._before
+        means, variances, weights = self._before.means, self._before.variances, self._before.weights
         names = [n for n in self.layout.names if n in self._batch and self._joined.get(n) is not None]
         places = torch.cat([torch.arange(p.start, p.stop) for p in (self.layout.places[n] for n in names)])
         numbers = [self.layout.numbers[n] for n in names]
@@ -337,6 +337,54 @@ class StreamStatistics:
         return found
 
 
+class _Memory:
+    """What the S streams of a batch remember, and how much of it a forward takes.
+
+    Args:
+        means, variances: (S, T); None where no stream remembers anything.
+        weights: (S, L), of what is remembered.
+        joined: (S, L), of that and this batch together.
+        share: (S, L), of this batch in it.
+        layout: of the layers.
+
+    Attributes:
+        known: for each layer, whether any stream remembers it.
+    """
+
+    def __init__(
+        self,
+        means: Tensor | None,
+        variances: Tensor | None,
+        weights: Tensor,
+        joined: Tensor,
+        share: Tensor,
+        layout: NormLayout,
+    ) -> None:
+        self.means, self.variances, self.weights, self.joined, self.share = means, variances, weights, joined, share
+        self.known = [False] * len(layout.names) if means is None else weights.any(0).tolist()
+        if means is None or variances is None:
+            return
+        rows = (means[0], variances[0]) if len(means) == 1 else (means, variances)
+        # one call splits all layers: with dozens of small layers the calls are what costs
+        self._means, self._variances = (each.split(layout.channels, -1) for each in rows)
+        self._weight: list[float] | Tensor = share[0].tolist() if len(means) == 1 else share.to(means)
+        spread = share * (1 - share)
+        self._spread: list[float] | Tensor = spread[0].tolist() if len(means) == 1 else spread.to(means)
+
+    def of(self, number: int, like: Tensor) -> tuple[Tensor, Tensor, Any, Any]:
+        """Mean and variance of a layer, (C,) with numbers for one stream, (S, C) with (S, 1) for several.
+
+        Returns:
+            Mean, variance, the weight of this batch, and weight (1 - weight).
+        """
+        weight, spread = self._weight, self._spread
+        if isinstance(weight, Tensor) and isinstance(spread, Tensor):
+            weight, spread = weight[:, number, None], spread[:, number, None]
+        else:
+            weight, spread = weight[number], spread[number]
+        return self._means[number].to(like), self._variances[number].to(like), weight, spread
+
+
 class ReplayedStatistics:
     """Provides what another forward normalised by, to a forward over (some of) its images."""
 
@@ -355,6 +403,15 @@ class ReplayedStatistics:
             return mixed
         index = self.index.to(mixed[0].device)
         return mixed[0].index_select(0, index), mixed[1].index_select(0, index)
+
+
+def _rows(tensors: Sequence[Tensor | None]) -> Tensor:
+    """(S, T); without a copy where S is 1."""
+    return tensors[0][None] if len(tensors) == 1 else torch.stack(tensors)  # pyright: ignore
+
+
+def _two_dimensional(x: Tensor) -> Tensor:
+    return x[None] if x.dim() == 1 else x
 
 
 def _with_rows(kept: Moments, rows: Tensor, found: Moments) -> Moments:

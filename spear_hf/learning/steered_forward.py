@@ -21,6 +21,8 @@ from spear_hf.steering.context import Pair, SteeringContext
 from spear_hf.steering.model import SpearModel
 from spear_hf.utils.batch import logits_of
 
+SMALL = 16_384  # values of a batch up to which the memory is not worth the calls in Python that a lean layer costs
+
 Values = dict[str, Tensor]
 """ "<boundary key>.gamma" and ".beta" -> (C,) for one stream, (S, C) with a row for each of several."""
 
@@ -113,7 +115,8 @@ class SteeredForward:
             if found:
                 pairs[boundary.key] = tuple(found)
         shard = batch.shard if self.sync_batch_stats else None
-        return SteeringContext(pairs, self.config.alpha, statistics, shard, self.lean)
+        lean = self.lean and batch.x.numel() > SMALL
+        return SteeringContext(pairs, self.config.alpha, statistics, shard, lean)
 
     def statistics(self, batch: StreamBatch, *, other_way: bool = False) -> StreamStatistics:
         """Those that a forward over this batch normalises by."""

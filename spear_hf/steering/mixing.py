@@ -131,9 +131,6 @@ class FusedMixing(TorchFunctionMode):
             if mixed[0].dim() == 2:
                 return self._normalized_by_rows(*mixed, *args, **kwargs)
             args = (args[0], *mixed, *args[3:])
-        return self._call(func, args, kwargs)
-
-    def _call(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         return call_lean(func, args, kwargs) if self.lean else func(*args, **kwargs)
 
     def _normalized_by_rows(
@@ -157,7 +154,8 @@ class FusedMixing(TorchFunctionMode):
         weight, bias = (None if each is None else each.repeat(len(input)) for each in (weight, bias))
         folded = input.reshape(1, -1, *input.shape[2:])
         args = (folded, mean.flatten(), variance.flatten(), weight, bias, training, momentum, eps)
-        return self._call(F.batch_norm, args, {}).view(input.shape)
+        output = call_lean(F.batch_norm, args, {}) if self.lean else F.batch_norm(*args)
+        return output.view(input.shape)
 
 
 def is_fusable(norm: nn.Module, x: Tensor, moments: Moments) -> bool:
