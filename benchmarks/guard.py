@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from spear_hf import Guard, GuardPolicy, Spear, SpearConfig, TTAMethod, get_spear_model, load_base_model, load_processor
 from spear_hf.data.corruptions import CORRUPTIONS, corrupt_batch, sample_rng
 from spear_hf.errors import InputError
+from spear_hf.learning.record import StepRecord
 from spear_hf.utils.files import write_atomically
 
 NAMES = list(CORRUPTIONS)
@@ -144,7 +145,7 @@ def measure(stream: str, run: argparse.Namespace, base: nn.Module, processor: An
                 continue
             row.seconds[name] += time.process_time() - began
             row.wrong[name] += int((answers != images.labels[ids]).sum()) if counted else 0
-        assert guard.last is not None
+        assert isinstance(guard.last, StepRecord)
         row.drift = max(row.drift, guard.last.gamma_deviation)
         row.events.update(event.split(":")[0] for event in guard.last.events)
         row.said += [f"{step} {domain}: {event}" for event in guard.last.events]

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -64,6 +64,23 @@ class _FrozenCopy:
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
         return logits_of(self.model(x))
+
+
+class Distance(Protocol):
+    """How far what was learned is from the source.
+
+    >>> import torch
+    >>> from spear_hf.guard.source_model import Distance, ParameterDistance
+    >>> distance: Distance = ParameterDistance(torch.nn.Linear(4, 4))
+    """
+
+    def __call__(self) -> float:
+        """At least 0; infinite if a parameter is not finite."""
+        ...
+
+    def deviations(self) -> tuple[float | None, float | None]:
+        """(||gamma - 1||, ||beta||) over all RSPs; None for a method without any."""
+        ...
 
 
 class ParameterDistance:

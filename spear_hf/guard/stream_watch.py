@@ -8,13 +8,14 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from spear_hf.errors import CheckpointError
 from spear_hf.guard.circuit_breaker import CircuitBreaker
 from spear_hf.guard.health import Finding, HealthMonitor
 from spear_hf.guard.pixel_drift import PixelDriftDetector
 from spear_hf.guard.policy import GuardPolicy
 from spear_hf.guard.recovery import FALLBACK, ROLLBACK, EscalationPolicy, Snapshots
 from spear_hf.guard.shadow import ShadowEvaluation, evidence
-from spear_hf.guard.source_model import ParameterDistance
+from spear_hf.guard.source_model import Distance
 from spear_hf.learning.objective import normalized_entropy
 from spear_hf.learning.record import GUARDED, StepRecord
 from spear_hf.utils.distributed import BatchShard
@@ -80,7 +81,7 @@ class StreamWatch:
     def __init__(
         self,
         learned: Resettable,
-        distance: ParameterDistance,
+        distance: Distance,
         source: Callable[[Tensor], Tensor],
         policy: GuardPolicy,
     ) -> None:
@@ -97,6 +98,11 @@ class StreamWatch:
         self.events: list[str] = []
         self.num_steps = 0
         self.last: StepRecord | None = None
+
+    @property
+    def is_fallen_back(self) -> bool:
+        """Whether the source answers this stream."""
+        return self.breaker.source_answers
 
     # --- one step, in order ------------------------------------------------------------------------------------------
 
@@ -183,7 +189,7 @@ class StreamWatch:
         if isinstance(record, StepRecord):
             self.last = replace(record, step=self.num_steps, events=events)
         else:
-            skipped = GUARDED if self.breaker.source_answers or events else None
+            skipped = GUARDED if self.is_fallen_back or events else None
             gamma, beta = self.distance.deviations()
             self.last = StepRecord(
                 step=self.num_steps,
@@ -201,7 +207,7 @@ class StreamWatch:
     # --- findings and what is done about them ------------------------------------------------------------------------
 
     def _meet_new_domain(self, seen: str) -> None:
-        if self.breaker.source_answers:
+        if self.is_fallen_back:
             self._reset()
             self.breaker.begin_trial()
             self.events.append(f"trial: {seen}; the method is reset and tried again")
@@ -266,10 +272,24 @@ class StreamWatch:
         return {"num_steps": self.num_steps} | copy.deepcopy(parts)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict`."""
-        for name, part in self._parts().items():
-            part.load_state_dict(copy.deepcopy(state[name]))
-        self.events, self.num_steps, self.last = [], state["num_steps"], None
+        """Continue from a `state_dict`.
+
+        Raises:
+            CheckpointError: a part of the state is missing or invalid; load another one before the next step.
+        """
+        try:
+            for name, part in self._parts().items():
+                part.load_state_dict(copy.deepcopy(state[name]))
+            self.events, self.num_steps, self.last = [], int(state["num_steps"]), None
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"this state of a watch is invalid ({type(error).__name__}: {error}); use one that a Guard of this "
+                "version has saved"
+            ) from error
+
+    def fresh(self) -> "StreamWatch":
+        """A new watch of the same stream, which has seen nothing."""
+        return StreamWatch(self.learned, self.distance, self.source, self.policy)
 
     def _parts(self) -> dict[str, Any]:
         return {

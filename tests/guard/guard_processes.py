@@ -8,6 +8,7 @@ import torch
 from accelerate import Accelerator
 
 from spear_hf import Guard, GuardPolicy, Spear, get_spear_model
+from spear_hf.learning.record import StepRecord
 from tests.builders import images_and_labels
 from tests.processes import CONFIG, base, part
 
@@ -24,7 +25,7 @@ def guarded(accelerator: Any) -> dict[str, Any]:
         if number == 6:
             x[-1, 0, 0, 0] = torch.nan
         answers.append(guard.step(part(x, accelerator)))
-        assert guard.last is not None
+        assert isinstance(guard.last, StepRecord)
         events.append([event.split(" (on this process")[0] for event in guard.last.events])
     return {"answers": answers, "events": events}
 

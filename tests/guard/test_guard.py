@@ -19,7 +19,7 @@ from spear_hf import (
     load_base_model,
     load_processor,
 )
-from spear_hf.errors import ConfigError, InputError
+from spear_hf.errors import CheckpointError, ConfigError, InputError
 from spear_hf.evaluation.checkpoint import Checkpoints
 from spear_hf.learning.record import StepRecord
 from spear_hf.steering.model import SpearModel
@@ -49,8 +49,19 @@ def batches(count: int, size: int = 4, side: int = 16) -> list[Tensor]:
 
 
 def events(guard: Guard) -> tuple[str, ...]:
-    assert guard.last is not None
-    return guard.last.events
+    return record(guard).events
+
+
+def record(guard: Guard) -> StepRecord:
+    """Of the latest step, which had no named streams."""
+    assert isinstance(guard.last, StepRecord)
+    return guard.last
+
+
+def records(guard: Guard) -> dict[str, StepRecord]:
+    """Of the latest step, which had named streams."""
+    assert isinstance(guard.last, dict)
+    return guard.last
 
 
 def first_words(guard: Guard, stream: list[Tensor]) -> list[str]:
@@ -131,8 +142,7 @@ def test_bad_pixels_are_answered_and_nothing_is_learned(steered: SpearModel, ima
         "skip: 2 images hold NaN or infinity (on this process: [3, 5]); they were answered with these pixels at 0, "
         "and nothing was learned from the batch",
     )
-    assert guard.last is not None
-    assert (guard.last.adapted, guard.last.skipped) == (False, "the guard let nothing be learned")
+    assert (record(guard).adapted, record(guard).skipped) == (False, "the guard let nothing be learned")
     for part in ("rsp", "optimizer"):
         assert repr(guard.method.state_dict()[part]) == repr(before[part])
     assert torch.isnan(bad).any()  # the caller's batch is left alone
@@ -170,8 +180,7 @@ def test_a_guard_goes_on_under_inference_mode_after_it_has_put_a_state_back(stee
     with torch.inference_mode():
         answers = [guard.step(x.clone()) for x in (first, bad, last)]
     assert all(torch.equal(plain.step(x), answer) for x, answer in zip((first, bad, last), answers, strict=True))
-    assert guard.last is not None
-    assert guard.last.adapted
+    assert record(guard).adapted
 
 
 # --- what is wrong, and what is done ---------------------------------------------------------------------------------
@@ -206,8 +215,7 @@ def test_the_method_comes_back_when_its_trial_goes_well(steered: SpearModel) -> 
     guard = guarded(steered, wait=1, trial=2)
     guard._watch.breaker.trip()
     assert first_words(guard, batches(5)) == ["trial", "recover"]
-    assert guard.last is not None
-    assert guard.last.adapted
+    assert record(guard).adapted
 
 
 def test_a_new_domain_is_met_by_a_reset_where_the_policy_says_so(steered: SpearModel) -> None:
@@ -233,6 +241,145 @@ def test_a_stream_of_one_class_is_answered_as_well_as_by_the_source(embedded: Pa
     source = 100 * float((guard._source(x).argmax(1) != 3).float().mean())
     assert errors["a"] > source + 20
     assert errors["g"] < source + 5
+
+
+# --- named streams ---------------------------------------------------------------------------------------------------
+
+NAMES = ["a", "b", "c"]
+WILD: dict[str, Any] = {"pool": 3, "snapshot_every": 2, "wait": 2, "trial": 2, "memory": 4, "max_drift": 0.2}
+
+
+def mixed(count: int) -> list[tuple[Tensor, list[str]]]:
+    """Batches of images of three streams in turn. One stream's domain changes, and another has bad pixels once and is
+    not in every batch."""
+    found = []
+    for number, x in enumerate(batches(count, size=12)):
+        names = (NAMES if number % 5 else ["a", "c", "c"]) * 4
+        rows = torch.tensor([name == "c" for name in names])
+        if number >= 11:
+            x[rows] += 3
+        if number == 7:
+            x[names.index("b"), 0, 0, 0] = torch.nan
+        found.append((x, names))
+    return found
+
+
+def rows_of(name: str, names: list[str]) -> list[int]:
+    return [row for row, other in enumerate(names) if other == name]
+
+
+def test_streams_in_mixed_batches_are_guarded_as_by_a_guard_and_a_model_each(steered: SpearModel) -> None:
+    together = guarded(steered, learning_rate=0.5, **WILD)
+    apart = {name: guarded(steered, learning_rate=0.5, **WILD) for name in NAMES}
+    said: list[str] = []
+    for x, names in mixed(18):
+        answer = together.step(x, streams=names)
+        assert set(records(together)) == set(names)
+        for name in set(names):
+            rows = rows_of(name, names)
+            torch.testing.assert_close(answer[rows], apart[name].step(x[rows]), rtol=0, atol=1e-5)
+            assert records(together)[name].events == events(apart[name])
+            assert together.streams[name].is_fallen_back == apart[name].is_fallen_back
+            said += [f"{name} {event}" for event in events(apart[name])]
+    assert {event.split(":")[0][2:] for event in said} >= {"skip", "rollback", "reset", "fallback", "trial"}
+    assert {event[0] for event in said if "the pixels jumped" in event} == {"c"}
+
+
+def test_while_nothing_is_wrong_the_answers_to_streams_are_the_methods_own(steered: SpearModel) -> None:
+    alone, guard = Spear(copy.deepcopy(steered)), guarded(steered)
+    for x in batches(4, size=6):
+        assert torch.equal(guard.step(x, streams=NAMES * 2), alone.step(x, streams=NAMES * 2))
+        assert guard.last == alone.last
+
+
+def test_one_stream_falls_back_and_the_others_take_one_step_together(
+    steered: SpearModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard, (first, second) = guarded(steered), batches(2, size=6)
+    guard.step(first, streams=NAMES * 2)
+    guard.streams["b"].breaker.trip()
+    stepped, before = [], guard.method.state_dict()["streams"]["b"]
+    step = guard.method.step
+    monkeypatch.setattr(guard.method, "step", lambda x, **options: stepped.append(options) or step(x, **options))
+    answer = guard.step(second, streams=NAMES * 2)
+    assert stepped == [{"streams": ["a", "c", "a", "c"]}]
+    source = copy.deepcopy(steered).unload()
+    torch.testing.assert_close(answer[1::3], source(second[1::3]), rtol=0, atol=1e-6)
+    assert repr(guard.method.state_dict()["streams"]["b"]) == repr(before)
+    assert [records(guard)[name].adapted for name in NAMES] == [True, False, True]
+    assert not guard.is_fallen_back
+
+
+def test_a_rollback_of_the_stream_without_a_name_leaves_named_streams_alone(steered: SpearModel) -> None:
+    guard, (x,) = guarded(steered, max_drift=0.001), batches(1)
+    guard.step(x, streams="a")
+    named = repr(guard.method.state_dict()["streams"])
+    for _ in range(2):
+        guard.step(x)
+    assert events(guard)[0].startswith("reset: parameters are")
+    assert repr(guard.method.state_dict()["streams"]) == named
+
+
+def test_a_guarded_run_of_streams_repeats_itself_from_its_state_and_after_reset(
+    steered: SpearModel, tmp_path: Path
+) -> None:
+    stream, guard = mixed(14), guarded(steered, learning_rate=0.5, **WILD)
+    whole = [(guard.step(x, streams=names), guard.last) for x, names in stream]
+    guard.reset()
+    assert (guard.last, dict(guard.streams)) == (None, {})
+    for (x, names), (answer, _) in zip(stream[:9], whole, strict=False):
+        assert torch.equal(guard.step(x, streams=names), answer)
+    Checkpoints(tmp_path, {}).save(9, {"guard": guard})
+    fresh = guarded(steered, learning_rate=0.5, **WILD)
+    assert Checkpoints(tmp_path, {}).resume(ProcessGroup(), {"guard": fresh}) == 9
+    for (x, names), (answer, last) in zip(stream[9:], whole[9:], strict=True):
+        assert torch.equal(fresh.step(x, streams=names), answer)
+        assert fresh.last == last
+
+
+def test_a_state_with_an_invalid_watch_is_refused_and_nothing_is_changed(steered: SpearModel) -> None:
+    guard, (x,) = guarded(steered), batches(1, size=3)
+    guard.step(x, streams=NAMES)
+    state, other = guard.state_dict(), guarded(steered)
+    other.step(x, streams="d")
+    before = repr(other.state_dict())
+    del state["streams"]["b"]["breaker"]
+    with pytest.raises(CheckpointError, match=r"state of a watch is invalid \(KeyError: 'breaker'\)"):
+        other.load_state_dict(state)
+    with pytest.raises(CheckpointError, match=r"lacks \['watch'\]"):
+        other.load_state_dict({key: value for key, value in state.items() if key != "watch"})
+    assert repr(other.state_dict()) == before
+
+
+def test_streams_are_refused_for_a_method_that_has_none(steered: SpearModel) -> None:
+    net, (x,) = copy.deepcopy(steered).unload(), batches(1)
+    guard = Guard(made("tent", net), source=copy.deepcopy(net))
+    with pytest.raises(ConfigError, match=r"streams='a' was given, and Tent .* guard a Spear, or give each stream"):
+        guard.step(x, streams="a")
+    named = guarded(steered)
+    named.step(x, streams="a")
+    with pytest.raises(ConfigError, match=r"named streams \['a'\], and Tent has none"):
+        guard.load_state_dict(guard.state_dict() | {"streams": named.state_dict()["streams"]})
+
+
+def test_no_more_watches_are_kept_than_streams_in_memory(steered: SpearModel) -> None:
+    guard = Guard(Spear(copy.deepcopy(steered), max_streams_in_memory=2), GuardPolicy(**CALM))
+    (x,) = batches(1, size=3)
+    guard.step(x, streams=NAMES)
+    assert list(guard.streams) == ["b", "c"]
+    guard.step(x[:1], streams="b")
+    guard.step(x[:1], streams="a")
+    assert list(guard.streams) == ["b", "a"]
+    assert (guard.streams["a"].num_steps, guard.streams["b"].num_steps) == (1, 2)
+
+
+def test_a_wrong_name_or_number_of_names_changes_nothing(steered: SpearModel) -> None:
+    guard, (x,) = guarded(steered), batches(1)
+    with pytest.raises(InputError, match="streams has 3 names for 4 images"):
+        guard.step(x, streams=NAMES)
+    with pytest.raises(InputError, match="stream name '' is not allowed"):
+        guard.step(x, streams=["a", "a", "", "b"])
+    assert dict(guard.streams) == {}
 
 
 # --- several processes -----------------------------------------------------------------------------------------------
