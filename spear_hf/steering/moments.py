@@ -98,6 +98,7 @@ def _image_moments(rows: Tensor) -> tuple[Tensor, Tensor]:
         return mean, variance
     mean = rows.sum(2) / count
     variance = torch.linalg.vector_norm(rows, dim=2).square() / count - mean.square()
-    if bool((mean.square() > STEEP * variance).any()):
-        variance, mean = torch.var_mean(rows, 2, correction=0)
+    steep = mean.square() > STEEP * variance
+    if bool(steep.any()):
+        variance[steep], mean[steep] = torch.var_mean(rows[steep], 1, correction=0)
     return mean, variance
