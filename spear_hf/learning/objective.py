@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -46,7 +47,8 @@ def entropy_loss(mean_entropy: Tensor, tau: float) -> Tensor:
     return F.relu(mean_entropy - tau)
 
 
-class ImageGroups(NamedTuple):
+@dataclass(frozen=True)
+class ImageGroups:
     """Which stream each image of a batch is of, where the batch holds images of several.
 
     Args:
@@ -157,7 +159,7 @@ def spear_loss(
         groups: as for `batch_means`; every loss is then (S,), each stream's own, and the RSPs are (S, C).
 
     >>> import torch
-    >>> spear_loss(torch.zeros(4, 10), {0: [RSP(8, 1)]}, SpearConfig(tau=0.25)).entropy.item()
+    >>> round(spear_loss(torch.zeros(4, 10), {0: [RSP(8, 1)]}, SpearConfig(tau=0.25)).entropy.item(), 4)
     0.75
     """
     mean_entropy, mean_prediction = batch_means(logits, shard, groups)

@@ -179,7 +179,8 @@ class StreamStatistics:
             mixed = mixed_statistics(norm, mean, variance, self._alpha(alpha, mean))
             if valid is not None:  # a stream with one value a channel keeps the source's
                 source = norm.running_mean.to(mean.dtype), norm.running_var.to(mean.dtype)
-                mixed = tuple(torch.where(valid[:, None], m, s) for m, s in zip(mixed, source, strict=True))
+                mean, variance = (torch.where(valid[:, None], m, s) for m, s in zip(mixed, source, strict=True))
+                mixed = mean, variance
             self._mixed[layer] = None if layer in self._mixed else (mixed, valid)
             return self._by_rows(mixed)
 

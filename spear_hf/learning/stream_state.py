@@ -250,9 +250,9 @@ class StreamState:
 
     def _load_values(self, flat: Tensor, optimizer: Mapping[str, Any]) -> None:
         device = self._start.device
-        moments = [optimizer[name].to(device, copy=True) for name in ("exp_avg", "exp_avg_sq")]
+        exp_avg, exp_avg_sq = (optimizer[name].to(device, copy=True) for name in ("exp_avg", "exp_avg_sq"))
         step = torch.as_tensor(optimizer["step"], dtype=torch.float32).clone()
-        self.learned = Learned(flat.to(device), AdamMoments(*moments, step))
+        self.learned = Learned(flat.to(device), AdamMoments(exp_avg, exp_avg_sq, step))
 
     def _load_memories(self, state: Mapping[str, Any]) -> None:
         self.statistics.load_state_dict(state["statistics"])

@@ -177,7 +177,7 @@ class Steering:
         if own is None:
             self.default = choice
         else:
-            _FRAME.set(replace(own, choice=choice, outer=top.outer if top is own else top))
+            _FRAME.set(replace(own, choice=choice, outer=own.outer if top is own else top))
 
     @contextmanager
     def within(self, **chosen: Any) -> Iterator[None]:

@@ -173,7 +173,7 @@ class SpearModel(nn.Module):
             for boundary in self.boundaries:
                 rsps = {name: rsp for name in names if (rsp := self.adapters.rsp(name, boundary.key)) is not None}
                 if rsps:
-                    pairs[boundary.key] = (_stacked([rsps.get(name) for name in rows]),)
+                    pairs[boundary.key] = (_stacked([None if name is None else rsps.get(name) for name in rows]),)
         return SteeringContext(pairs, alpha)
 
     def train(self, mode: bool = True) -> "SpearModel":
