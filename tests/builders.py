@@ -1,5 +1,6 @@
 """What tests share: small real models, streams and batches, made from a seed, and the command in this process."""
 
+import copy
 import json
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
@@ -14,7 +15,7 @@ from PIL import Image
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
-from spear_hf import Spear, SpearConfig, get_spear_model
+from spear_hf import Boundary, Spear, SpearConfig, SpearModel, find_boundaries, get_spear_model
 from spear_hf.baselines import METHODS
 from spear_hf.baselines.augmentation import Normalization
 from spear_hf.baselines.losses import Batch
@@ -86,9 +87,23 @@ def tiny_resnet() -> nn.Module:
     return ResNetForImageClassification(config).eval()
 
 
+_BOUNDARIES: dict[tuple[Any, ...], list[Boundary]] = {}
+
+
+def steered(net: nn.Module, config: SpearConfig | None = None, *, adapter_name: str = "default") -> SpearModel:
+    """`get_spear_model`, but boundaries of a TinyNet or TwoStages are searched once: that takes as long as five steps."""
+    config = config or SpearConfig()
+    if type(net) not in (TinyNet, TwoStages):
+        return get_spear_model(net, config, adapter_name=adapter_name)
+    key = type(net), config.num_groups, config.stem
+    if key not in _BOUNDARIES:
+        _BOUNDARIES[key] = find_boundaries(copy.deepcopy(net), config.num_groups, stem=config.stem)
+    return SpearModel(net, config, adapter_name=adapter_name, boundaries=_BOUNDARIES[key], probe=False)
+
+
 def learner(net: nn.Module, config: SpearConfig | None = None, **options: Any) -> Spear:
     """A Spear whose gate is open, on `net`."""
-    return Spear(get_spear_model(net, config or SpearConfig(tau=0.0, hard_gate=False)), **options)
+    return Spear(steered(net, config or SpearConfig(tau=0.0, hard_gate=False)), **options)
 
 
 def check_resume(tta: Any, batches: Sequence[Tensor], split: int) -> None:

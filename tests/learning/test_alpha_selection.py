@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spear_hf import Spear, SpearConfig, get_spear_model
+from spear_hf import Spear, SpearConfig
 from spear_hf.learning.alpha_selection import AlphaSelector
-from tests.builders import check_resume
+from tests.builders import check_resume, steered
 
 
 def learner(net: nn.Module, **changes: Any) -> Spear:
     config = SpearConfig(alpha=0.5, tau=0.0, learning_rate=0.0, alpha_trial=16)
-    return Spear(get_spear_model(net, SpearConfig.from_dict(config.to_dict() | changes)))
+    return Spear(steered(net, SpearConfig.from_dict(config.to_dict() | changes)))
 
 
 def with_variance(net: nn.Module, factor: float) -> nn.Module:
@@ -80,7 +80,7 @@ def test_after_the_trial_a_batch_costs_what_it_did(net: nn.Module, images: Tenso
 
 def test_a_new_domain_is_tried_anew(net: nn.Module) -> None:
     generator = torch.Generator().manual_seed(2)
-    batches = [torch.randn(8, 3, 32, 32, generator=generator) for _ in range(10)]
+    batches = [torch.randn(8, 3, 16, 16, generator=generator) for _ in range(10)]
     tta = learner(with_variance(net, 0.1), statistics_memory=64, domain_jump=4.0)
     trials = []
     for x in batches[:6] + [y * 0.3 - 2 for y in batches[6:]]:
@@ -93,7 +93,7 @@ def test_a_new_domain_is_tried_anew(net: nn.Module) -> None:
 @pytest.mark.parametrize("factor", [1000.0, 0.1])
 def test_a_new_domain_begins_the_way_of_the_last(net: nn.Module, factor: float) -> None:
     generator = torch.Generator().manual_seed(2)
-    batches = [torch.randn(8, 3, 32, 32, generator=generator) for _ in range(10)]
+    batches = [torch.randn(8, 3, 16, 16, generator=generator) for _ in range(10)]
     tta = learner(with_variance(net, factor), statistics_memory=64, domain_jump=4.0)
     ways, began = [], []
     for x in batches[:6] + [y * 0.3 - 2 for y in batches[6:]]:

@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spear_hf import Spear, SpearConfig, get_spear_model
+from spear_hf import Spear, SpearConfig
 from spear_hf.errors import AdapterNotFoundError, BaseModelMismatchError, InputError
 from spear_hf.learning.bank import AdapterBank, score_of
+from tests.builders import steered
 from tests.hub_server import LoopbackHub
 
 CONFIG = SpearConfig(alpha=0.0, boundaries="all", tau=0.0)
@@ -14,7 +15,7 @@ CONFIG = SpearConfig(alpha=0.0, boundaries="all", tau=0.0)
 
 def saved(net: nn.Module, folder: Path, gamma: float, depth: int = 3) -> Path:
     """An adapter with this gamma at one depth; `net` is unloaded again."""
-    model = get_spear_model(net, SpearConfig(alpha=0.0, boundaries=(depth,)))
+    model = steered(net, SpearConfig(alpha=0.0, boundaries=(depth,)))
     with torch.no_grad():
         for rsp in model.rsps()[depth]:
             rsp.gamma.fill_(gamma)

@@ -4,18 +4,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spear_hf import Spear, SpearConfig, get_spear_model
+from spear_hf import Spear, SpearConfig
 from spear_hf.errors import ConfigError
 from spear_hf.learning.class_marginal import ClassMarginal
 from spear_hf.learning.objective import spear_loss
 from spear_hf.learning.record import NON_FINITE_LOGITS
 from spear_hf.steering.rsp import RSP
+from tests.builders import steered
 
 A, B = torch.tensor([1.0, 0.0, 0.0]), torch.tensor([0.0, 0.5, 0.5])
 
 
 def learner(net: nn.Module, images: int = 16, **changes: object) -> Spear:
-    return Spear(get_spear_model(net, SpearConfig(diversity_memory=images, tau=0.0, **changes)))  # type: ignore[arg-type]
+    return Spear(steered(net, SpearConfig(diversity_memory=images, tau=0.0, **changes)))  # type: ignore[arg-type]
 
 
 def test_earlier_batches_fade_with_the_images_that_came_since() -> None:

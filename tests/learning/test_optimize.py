@@ -3,9 +3,10 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from spear_hf import Spear, SpearConfig, get_spear_model
+from spear_hf import Spear, SpearConfig
 from spear_hf.learning.optimize import update
 from spear_hf.utils.distributed import ProcessGroup
+from tests.builders import steered
 
 
 def scaler() -> torch.amp.GradScaler:
@@ -39,7 +40,7 @@ def test_a_gradient_that_is_not_finite_moves_nothing(scaled: bool, slope: float)
 def test_a_scaler_hears_of_no_batch_that_is_skipped(net: nn.Module, images: Tensor, tau: float) -> None:
     accelerator = Accelerator(cpu=True)
     accelerator.scaler = scaler()
-    tta = Spear(get_spear_model(net, SpearConfig(tau=tau)), accelerator=accelerator)
+    tta = Spear(steered(net, SpearConfig(tau=tau)), accelerator=accelerator)
     for _ in range(3):
         tta.step(images)
         assert tta.last is not None

@@ -2,15 +2,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spear_hf import Spear, SpearConfig, TTAMethod, get_spear_model
+from spear_hf import Spear, SpearConfig, TTAMethod
 from spear_hf.errors import ConfigError, InputError
 from spear_hf.learning.objective import normalized_entropy, spear_loss
+from tests.builders import steered
 
 OPEN = SpearConfig(tau=0.0, learning_rate=0.01, boundaries="all")
 
 
 def learner(net: nn.Module, **changes: object) -> Spear:
-    return Spear(get_spear_model(net, SpearConfig(**{**OPEN.to_dict(), **changes})))
+    return Spear(steered(net, SpearConfig(**{**OPEN.to_dict(), **changes})))
 
 
 def test_step_answers_before_it_learns(net: nn.Module, images: Tensor) -> None:
@@ -142,7 +143,7 @@ def test_a_gradient_that_is_not_finite_moves_nothing(net: nn.Module, images: Ten
 
 
 def test_overrides_belong_to_the_learner_and_placement_does_not(net: nn.Module) -> None:
-    model = get_spear_model(net)
+    model = steered(net)
     assert Spear(model, learning_rate=0.5).config.learning_rate == 0.5
     assert model.peft_config["default"].learning_rate != 0.5
     with pytest.raises(ConfigError, match="alpha belongs to the adapter"):

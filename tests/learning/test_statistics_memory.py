@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spear_hf import Spear, SpearConfig, get_spear_model
+from spear_hf import Spear, SpearConfig
 from spear_hf.errors import ConfigError
 from spear_hf.learning.statistics_memory import NormLayout, StatisticsMemory, StreamStatistics
-from tests.builders import check_resume
+from tests.builders import check_resume, steered
 
 
 def learner(net: nn.Module, images: int = 16, **changes: object) -> Spear:
-    return Spear(get_spear_model(net, SpearConfig(statistics_memory=images, alpha=0.5, tau=0.0, **changes)))  # type: ignore[arg-type]
+    return Spear(steered(net, SpearConfig(statistics_memory=images, alpha=0.5, tau=0.0, **changes)))  # type: ignore[arg-type]
 
 
 def layer() -> tuple[nn.Module, NormLayout]:
@@ -85,7 +85,7 @@ def test_without_a_memory_each_batch_stands_alone(net: nn.Module, images: Tensor
 
 
 def test_small_batches_are_answered_much_as_the_large_one_they_are_part_of(net: nn.Module, images: Tensor) -> None:
-    whole = get_spear_model(net, SpearConfig(alpha=0.5))
+    whole = steered(net, SpearConfig(alpha=0.5))
     expected = whole(images).detach()
     errors = {}
     for memory in (0, 64):
@@ -132,7 +132,7 @@ def test_several_steps_of_a_batch_remember_it_once(net: nn.Module, images: Tenso
 
 
 def test_adapters_of_different_memory_do_not_act_together(net: nn.Module) -> None:
-    model = get_spear_model(net, SpearConfig(statistics_memory=16))
+    model = steered(net, SpearConfig(statistics_memory=16))
     model.add_adapter("other", SpearConfig(statistics_memory=8))
     with pytest.raises(ConfigError, match=r"different statistics_memory \[8, 16\]"):
         model.set_adapter(["default", "other"])

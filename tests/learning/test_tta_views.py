@@ -8,10 +8,11 @@ from torch.nn import functional as F
 from spear_hf import Spear, SpearConfig, get_spear_model
 from spear_hf.errors import ConfigError, InputError
 from spear_hf.learning.tta_views import further_views, mean_answer
+from tests.builders import steered
 
 
 def learner(net: nn.Module, views: int, **changes: Any) -> Spear:
-    return Spear(get_spear_model(net, SpearConfig(answer_views=views, tau=0.0, **changes)))
+    return Spear(steered(net, SpearConfig(answer_views=views, tau=0.0, **changes)))
 
 
 def test_views_are_mirrored_and_moved_by_a_32nd_of_the_side() -> None:

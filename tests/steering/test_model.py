@@ -20,6 +20,7 @@ from spear_hf.errors import (
     MergeError,
 )
 from spear_hf.steering.model import SpearModel
+from tests.builders import steered
 
 PLAIN = SpearConfig(alpha=0.0, boundaries="all")
 
@@ -57,7 +58,7 @@ def test_boundaries_of_a_small_cnn(net: nn.Module) -> None:
 
 def test_identity_rsps_leave_logits_bitwise_unchanged(net: nn.Module, images: Tensor) -> None:
     expected = net(images)
-    assert torch.equal(get_spear_model(net, PLAIN)(images), expected)
+    assert torch.equal(steered(net, PLAIN)(images), expected)
 
 
 def test_unload_gives_back_exactly_what_came_in(net: nn.Module, images: Tensor) -> None:
@@ -74,7 +75,7 @@ def test_unload_gives_back_exactly_what_came_in(net: nn.Module, images: Tensor) 
 
 def test_inside_disable_adapter_the_model_is_the_source(net: nn.Module, images: Tensor) -> None:
     expected = net(images)
-    model = get_spear_model(net, SpearConfig(alpha=0.5))
+    model = steered(net, SpearConfig(alpha=0.5))
     shift(model)
     with model.disable_adapter(), model.disable_adapter():
         assert torch.equal(model(images), expected)
@@ -82,7 +83,7 @@ def test_inside_disable_adapter_the_model_is_the_source(net: nn.Module, images: 
 
 
 def test_disable_adapter_ends_when_an_exception_passes_through(net: nn.Module) -> None:
-    model = get_spear_model(net)
+    model = steered(net)
     with pytest.raises(KeyError), model.disable_adapter():
         raise KeyError
     assert not model.is_disabled
@@ -90,20 +91,20 @@ def test_disable_adapter_ends_when_an_exception_passes_through(net: nn.Module) -
 
 
 def test_only_rsps_require_grad(net: nn.Module) -> None:
-    model = get_spear_model(net, SpearConfig(boundaries=(0, 2)))
+    model = steered(net, SpearConfig(boundaries=(0, 2)))
     assert sum(p.numel() for p in model.parameters() if p.requires_grad) == 2 * (8 + 16)
     assert model.get_nb_trainable_parameters()[0] == 48
 
 
 def test_printed_parameters_read_as_peft_prints_them(net: nn.Module, capsys: pytest.CaptureFixture[str]) -> None:
-    get_spear_model(net, SpearConfig(boundaries=(0,))).print_trainable_parameters()
+    steered(net, SpearConfig(boundaries=(0,))).print_trainable_parameters()
     assert re.fullmatch(
         r"trainable params: 16 \|\| all params: [\d,]+ \|\| trainable%: 0\.\d{4}\n", capsys.readouterr().out
     )
 
 
 def test_the_same_batch_twice_gives_the_same_logits_after_train(net: nn.Module, images: Tensor) -> None:
-    model = get_spear_model(net)
+    model = steered(net)
     net.train()
     model.train()
     assert torch.equal(model(images), model(images))
@@ -111,12 +112,12 @@ def test_the_same_batch_twice_gives_the_same_logits_after_train(net: nn.Module, 
 
 def test_state_dict_keys_of_the_base_are_untouched(net: nn.Module) -> None:
     keys = list(net.state_dict())
-    get_spear_model(net)
+    steered(net)
     assert list(net.state_dict()) == keys
 
 
 def test_a_copy_steers_by_its_own_rsps(net: nn.Module, images: Tensor) -> None:
-    model = get_spear_model(net, PLAIN)
+    model = steered(net, PLAIN)
     expected = model(images)
     twin = copy.deepcopy(model)
     shift(model)
@@ -126,14 +127,14 @@ def test_a_copy_steers_by_its_own_rsps(net: nn.Module, images: Tensor) -> None:
 
 
 def test_a_pickled_model_answers_the_same(net: nn.Module, images: Tensor) -> None:
-    model = get_spear_model(net)
+    model = steered(net)
     shift(model)
     twin = pickle.load(io.BytesIO(pickle.dumps(model)))
     assert torch.equal(twin(images), model(images))
 
 
 def test_attributes_of_the_base_are_reachable(net: nn.Module) -> None:
-    model = get_spear_model(net)
+    model = steered(net)
     assert model.fc is net.fc
     with pytest.raises(AttributeError):
         _ = model.no_such_thing
@@ -142,7 +143,7 @@ def test_attributes_of_the_base_are_reachable(net: nn.Module) -> None:
 def test_rsps_stay_fp32_in_a_bf16_model_and_identity_is_exact(net: nn.Module, images: Tensor) -> None:
     half = net.to(torch.bfloat16)
     expected = half(images.bfloat16())
-    model = get_spear_model(half, PLAIN).to(torch.bfloat16)
+    model = steered(half, PLAIN).to(torch.bfloat16)
     assert torch.equal(model(images.bfloat16()), expected)
     assert {p.dtype for p in model.adapter_parameters()} == {torch.float32}
 
@@ -171,7 +172,7 @@ def test_data_parallel_is_refused(net: nn.Module) -> None:
 
 
 def test_a_boundary_that_stops_firing_raises(net: nn.Module, images: Tensor) -> None:
-    model = get_spear_model(net)
+    model = steered(net)
     net.layer1 = nn.Sequential(nn.Identity())  # what a pruned or swapped stage looks like to the hooks
     with pytest.raises(BoundaryNotFiredError, match="ran 0 times"):
         model(images)
@@ -179,12 +180,12 @@ def test_a_boundary_that_stops_firing_raises(net: nn.Module, images: Tensor) -> 
 
 def test_merge_raises_with_the_reason(net: nn.Module) -> None:
     with pytest.raises(MergeError, match="skip connections"):
-        get_spear_model(net).merge_and_unload()
+        steered(net).merge_and_unload()
 
 
 def test_adapters_switch_and_compose(net: nn.Module, images: Tensor) -> None:
     source = net(images)
-    model = get_spear_model(net, PLAIN, adapter_name="fog")
+    model = steered(net, PLAIN, adapter_name="fog")
     model.add_adapter("snow", PLAIN)
     shift(model, "fog")
     shift(model, "snow", -0.05)
@@ -201,7 +202,7 @@ def test_adapters_switch_and_compose(net: nn.Module, images: Tensor) -> None:
 
 def test_deleting_the_active_adapter_leaves_the_source(net: nn.Module, images: Tensor) -> None:
     source = net(images)
-    model = get_spear_model(net, PLAIN)
+    model = steered(net, PLAIN)
     model.add_adapter("other", PLAIN)
     shift(model, "other")
     model.delete_adapter("default")
@@ -224,7 +225,7 @@ def test_unknown_and_taken_names_are_refused(net: nn.Module) -> None:
 
 
 def test_adapters_of_different_alpha_do_not_compose(net: nn.Module) -> None:
-    model = get_spear_model(net, SpearConfig(alpha=0.5))
+    model = steered(net, SpearConfig(alpha=0.5))
     model.add_adapter("other", SpearConfig(alpha=0.1))
     with pytest.raises(ConfigError, match="different alpha"):
         model.set_adapter(["default", "other"])
@@ -232,7 +233,7 @@ def test_adapters_of_different_alpha_do_not_compose(net: nn.Module) -> None:
 
 
 def test_snapshot_and_restore(net: nn.Module, images: Tensor) -> None:
-    model = get_spear_model(net)
+    model = steered(net)
     shift(model)
     saved, expected = model.snapshot(), model(images)
     shift(model)
@@ -248,7 +249,7 @@ def test_boundaries_given_by_the_user_are_completed_and_used(net: nn.Module) -> 
 
 
 def test_calling_after_unload_raises(net: nn.Module, images: Tensor) -> None:
-    model = get_spear_model(net)
+    model = steered(net)
     model.unload()
     with pytest.raises(RuntimeError, match="unloaded"):
         model(images)

@@ -2,12 +2,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spear_hf import SpearConfig, get_spear_model
+from spear_hf import SpearConfig
 from spear_hf.errors import BoundaryNotFiredError
+from tests.builders import steered
 
 
 def test_a_status_tells_adapters_apart(net: nn.Module) -> None:
-    model = get_spear_model(net, SpearConfig(boundaries=(0, 2), alpha=0.25), adapter_name="fog")
+    model = steered(net, SpearConfig(boundaries=(0, 2), alpha=0.25), adapter_name="fog")
     model.add_adapter("snow", SpearConfig(boundaries=(1,), alpha=0.0))
     with torch.no_grad():
         next(iter(model.adapter_parameters("fog"))).add_(0.5)
@@ -21,7 +22,7 @@ def test_a_status_tells_adapters_apart(net: nn.Module) -> None:
 
 
 def test_a_status_inside_disable_adapter(net: nn.Module) -> None:
-    model = get_spear_model(net, SpearConfig(alpha=0.5))
+    model = steered(net, SpearConfig(alpha=0.5))
     with model.disable_adapter():
         status = model.get_model_status()
     assert status.is_disabled
@@ -29,7 +30,7 @@ def test_a_status_inside_disable_adapter(net: nn.Module) -> None:
 
 
 def test_verify_returns_the_largest_change_and_leaves_no_trace(net: nn.Module, images: Tensor) -> None:
-    model = get_spear_model(net, SpearConfig(alpha=0.0, boundaries="all"))
+    model = steered(net, SpearConfig(alpha=0.0, boundaries="all"))
     assert model.verify(images) == 0.0
     with torch.no_grad():
         for parameter in model.adapter_parameters():
@@ -42,11 +43,11 @@ def test_verify_returns_the_largest_change_and_leaves_no_trace(net: nn.Module, i
 
 
 def test_verify_makes_up_its_own_input(net: nn.Module) -> None:
-    assert get_spear_model(net, SpearConfig(alpha=0.0)).verify() == 0.0
+    assert steered(net, SpearConfig(alpha=0.0)).verify() == 0.0
 
 
 def test_verify_finds_an_rsp_that_no_logit_depends_on(net: nn.Module, images: Tensor) -> None:
-    model = get_spear_model(net, SpearConfig(alpha=0.0, boundaries=(3,)))
+    model = steered(net, SpearConfig(alpha=0.0, boundaries=(3,)))
     net.fc.weight.zero_()  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
     with pytest.raises(BoundaryNotFiredError, match="depth 3 changes no logit"):
         model.verify(images)

@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spear_hf import SpearConfig, get_spear_model
+from spear_hf import SpearConfig
 from spear_hf.adapters.names import name_of
 from spear_hf.errors import AdapterLoadError, AdapterNotFoundError, ConfigError, InputError
 from spear_hf.steering.model import SpearModel
+from tests.builders import steered
 
 PLAIN = SpearConfig(alpha=0.0, boundaries="all")
 
@@ -15,14 +16,14 @@ PLAIN = SpearConfig(alpha=0.0, boundaries="all")
 @pytest.fixture
 def model(net: nn.Module) -> SpearModel:
     """Adapters "fog" (active, all boundaries) and "snow" (depths 0 and 1), both away from the identity, alpha 0."""
-    steered = get_spear_model(net, PLAIN, adapter_name="fog")
-    steered.add_adapter("snow", SpearConfig(alpha=0.0, boundaries=(0, 1)))
+    two = steered(net, PLAIN, adapter_name="fog")
+    two.add_adapter("snow", SpearConfig(alpha=0.0, boundaries=(0, 1)))
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for name in ("fog", "snow"):
-            for parameter in steered.adapter_parameters(name):
+            for parameter in two.adapter_parameters(name):
                 parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
-    return steered
+    return two
 
 
 def test_a_scale_of_one_changes_no_bit_and_of_zero_gives_the_source(model: SpearModel, images: Tensor) -> None:
@@ -114,7 +115,7 @@ def test_names_that_do_not_fit_the_batch_are_refused(model: SpearModel, images: 
 
 
 def test_mixed_statistics_leave_no_image_to_the_source(net: nn.Module, images: Tensor) -> None:
-    model = get_spear_model(net, SpearConfig(alpha=0.5))
+    model = steered(net, SpearConfig(alpha=0.5))
     with pytest.raises(ConfigError, match="whole batch"):
         model(images, adapter_names=["default", None] * 8)
 
