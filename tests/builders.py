@@ -91,7 +91,7 @@ _BOUNDARIES: dict[tuple[Any, ...], list[Boundary]] = {}
 
 
 def steered(net: nn.Module, config: SpearConfig | None = None, *, adapter_name: str = "default") -> SpearModel:
-    """`get_spear_model`, but boundaries of a TinyNet or TwoStages are searched once: that takes as long as five steps."""
+    """`get_spear_model`, but the boundaries of a TinyNet or TwoStages, slow to find, are found once a session."""
     config = config or SpearConfig()
     if type(net) not in (TinyNet, TwoStages):
         return get_spear_model(net, config, adapter_name=adapter_name)
