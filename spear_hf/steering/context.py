@@ -5,7 +5,7 @@ apart:
 
 - `Steering`, one for each model: the adapters that `set_adapter` chose. Every thread that chose nothing sees these.
 - a frame: what this thread chose by a `with` (an adapter, none, a stream's values). Frames nest.
-- a `Call`: one forward of the base. It counts which boundaries ran, so that two forwards never count for each other.
+- a `ForwardCall`: one forward of the base. It counts which boundaries ran, so that two forwards never count for each other.
 
 Frames and calls are in context variables: a thread or task sees its own, and a pool's threads start without any.
 """
@@ -110,7 +110,7 @@ class _Frame:
     is_disabled: bool = False
 
 
-class Call:
+class ForwardCall:
     """One forward of the base.
 
     Args:
@@ -125,14 +125,14 @@ class Call:
 
     __slots__ = ("context", "fired", "fusion", "outer", "steering")
 
-    def __init__(self, steering: "Steering", context: SteeringContext, outer: "Call | None") -> None:
+    def __init__(self, steering: "Steering", context: SteeringContext, outer: "ForwardCall | None") -> None:
         self.steering, self.context, self.outer = steering, context, outer
         self.fired: dict[str, int] = {}
         self.fusion: Any = None
 
 
 _FRAME: ContextVar[_Frame | None] = ContextVar("spear_hf_frame", default=None)
-_CALL: ContextVar[Call | None] = ContextVar("spear_hf_call", default=None)
+_CALL: ContextVar[ForwardCall | None] = ContextVar("spear_hf_call", default=None)
 _LENDING = Lock()
 
 
@@ -219,20 +219,20 @@ class Steering:
             return frame.context
         return (frame.choice or self.default).context(frame.shard, copied=copied)
 
-    def call(self) -> Call | None:
+    def call(self) -> ForwardCall | None:
         """The forward of this model that runs in this thread; None under a compiler, and where it is run again."""
         call = _CALL.get()
         while call is not None and call.steering is not self:
             call = call.outer
         return call
 
-    def begin(self) -> Call:
+    def begin(self) -> ForwardCall:
         """A forward of the base begins in this thread."""
-        call = Call(self, self.context(copied=True), _CALL.get())
+        call = ForwardCall(self, self.context(copied=True), _CALL.get())
         _CALL.set(call)
         return call
 
-    def end(self, call: Call) -> None:
+    def end(self, call: ForwardCall) -> None:
         """It has ended."""
         _CALL.set(call.outer)
 

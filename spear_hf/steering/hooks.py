@@ -14,7 +14,7 @@ from spear_hf.boundaries.boundary import Boundary
 from spear_hf.boundaries.slots import register_at
 from spear_hf.errors import AlreadySteeredError, BoundaryNotFiredError, CompiledBaseError, InputError, LaunchError
 from spear_hf.lean.flow import is_checkpointed
-from spear_hf.steering.context import Call, Pair, Steering
+from spear_hf.steering.context import ForwardCall, Pair, Steering
 from spear_hf.steering.mixing import AlphaMixing, FusedMixing, batch_norms
 from spear_hf.steering.rsp import check_channels, steer
 
@@ -67,7 +67,7 @@ class BoundaryHook:
 
 
 class ForwardHooks:
-    """Opens a `Call` before each forward of the base, and closes it afterwards.
+    """Opens a `ForwardCall` before each forward of the base, and closes it afterwards.
 
     At the end every RSP that acts must have run exactly once. An RSP that never runs leaves the logits of the base bit
     for bit: the worst failure, because nothing shows it.
@@ -106,7 +106,7 @@ class ForwardHooks:
         if output is not None:
             self._check_fired(call)
 
-    def _check_fired(self, call: Call) -> None:
+    def _check_fired(self, call: ForwardCall) -> None:
         for boundary in self.boundaries:
             count = call.fired.get(boundary.key, 0)
             if count != 1 and call.context.pairs.get(boundary.key):
