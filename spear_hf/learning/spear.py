@@ -126,9 +126,13 @@ class Spear:
         return StreamState(self.config, self.stream.start, self._fingerprint, self._forward.norms.total)
 
     @property
-    def optimizer(self) -> torch.optim.Adam:
-        """Adam over the adapter's parameters."""
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Adam over the adapter's parameters; another optimizer of them can be put in its place."""
         return self.stream.optimizer
+
+    @optimizer.setter
+    def optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        self.stream.optimizer = optimizer
 
     @property
     def num_steps(self) -> int:

@@ -22,13 +22,12 @@ pytestmark = pytest.mark.slow
 def address() -> Iterator[str]:
     """Where the demo is."""
     command = [sys.executable, "examples/demo.py", "--port", "0", "--batch-size", "16"]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=OFFLINE)
-    assert process.stdout is not None
-    found = re.search(r"http://\S+/", process.stdout.readline())
-    assert found is not None
-    yield found[0]
-    process.terminate()
-    process.wait(timeout=30)
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=OFFLINE) as process:
+        assert process.stdout is not None
+        found = re.search(r"http://\S+/", process.stdout.readline())
+        assert found is not None
+        yield found[0]
+        process.terminate()
 
 
 def ask(address: str, path: str, **body: Any) -> dict[str, Any]:
