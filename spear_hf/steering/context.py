@@ -5,7 +5,7 @@ apart:
 
 - `Steering`, one for each model: the adapters that `set_adapter` chose. Every thread that chose nothing sees these.
 - a frame: what this thread chose by a `with` (an adapter, none, a stream's values). Frames nest.
-- a `ForwardCall`: one forward of the base. It counts which boundaries ran, so that two forwards never count for each other.
+- a `ForwardCall`: one forward of the base. It counts which boundaries ran; two forwards never count for each other.
 
 Frames and calls are in context variables: a thread or task sees its own, and a pool's threads start without any.
 """
