@@ -20,6 +20,7 @@ from tests.hub_server import LoopbackHub
 
 Example = Callable[..., Any]
 PROGRAMS = [path.stem for path in sorted(EXAMPLES.glob("*.py")) if "script(main" in path.read_text()]
+PROGRAMS.remove("serve_ray")  # needs Ray to be imported; test_serve_ray.py runs it
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
