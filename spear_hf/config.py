@@ -10,7 +10,7 @@ from spear_hf.utils.validation import check_count, check_range, from_mapping, js
 
 
 def _about(text: str) -> dict[str, str]:
-    """Field metadata that HfArgumentParser shows under --help."""
+    """Field metadata that the command shows under --help."""
     return {"help": text}
 
 
@@ -31,7 +31,7 @@ class SpearConfig:
     """
 
     boundaries: str | list[str] | tuple[int | str, ...] = field(
-        default_factory=lambda: "auto",  # HfArgumentParser ignores a plain default of a list field
+        default="auto",
         metadata=_about(
             'Stage boundaries that carry an RSP: "auto" (stem and first stage), "all", or depths, names or module '
             "paths (0 is the stem)."
