@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from spear_hf.backbones.fingerprint import fingerprint
 from spear_hf.config import SpearConfig, differences
-from spear_hf.errors import ConfigError, InputError, LaunchError
+from spear_hf.errors import CheckpointError, ConfigError, InputError, LaunchError
 from spear_hf.learning.objective import Losses, should_adapt, spear_loss
 from spear_hf.learning.optimize import adam_steps, gradients, update
 from spear_hf.learning.record import BUDGET, CONFIDENT, NON_FINITE_GRADIENT, NON_FINITE_LOGITS, StepRecord, loss_fields
@@ -399,16 +399,19 @@ class Spear:
             SpearError: another configuration, other RSPs, parts that are missing, or values that are not finite;
                 nothing is changed.
         """
-        if differ := differences(state.get("config", {}), self._configuration()):
+        config, streams = state.get("config", {}), state.get("streams", {})
+        if not isinstance(config, Mapping) or not isinstance(streams, Mapping):
+            raise CheckpointError('"config" and "streams" of this state are no mappings; resume from one that is whole')
+        if differ := differences(config, self._configuration()):
             raise ConfigError(f"this state was learned with another configuration ({differ}); use that one to resume")
+        own = {**state, "config": self.config.to_dict()}
+        self.stream.check_state_dict(own)
         named: dict[str, StreamState] = {}
-        for name, each in state.get("streams", {}).items():
+        for name, each in streams.items():
             named[name] = self._new_state()
             named[name].load_state_dict(each)
-        self.stream.load_state_dict({**state, "config": self.config.to_dict()})
-        self.streams.clear()
-        for name, each in named.items():
-            self.streams.put(name, each)
+        self.streams.replace(named)
+        self.stream.load_state_dict(own)
         self.last = None
 
 

@@ -1,6 +1,6 @@
 """StreamBatch: the images of a step, and whose they are."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -103,14 +103,19 @@ def grouped(streams: str | Sequence[str], images: int) -> tuple[list[str], Tenso
         images: how many there are.
 
     Raises:
-        InputError: another number of names than of images.
+        InputError: another number of names than of images, or names that are no text.
 
     >>> grouped(["b", "a", "b"], 3)
     (['b', 'a'], tensor([0, 1, 0]))
     """
     if isinstance(streams, str):
         return [streams], None
+    if not isinstance(streams, Iterable):
+        raise InputError(f"streams is a {type(streams).__name__}; give a name for each image, or one for all")
     given = list(streams)
+    for name in given:
+        if not isinstance(name, str):
+            raise InputError(f"stream name {name!r} is not allowed; it is a line of text, not a {type(name).__name__}")
     if len(given) != images:
         raise InputError(f"streams has {len(given)} names for {images} images; give one name for each image")
     names = list(dict.fromkeys(given))

@@ -207,20 +207,24 @@ class StreamState:
                 nothing is changed.
         """
         with self.lock:
-            self._check(state)
-            try:
-                self._check_optimizer(state["optimizer"])
-                twin = StreamState(self.config, self.start, None, self.statistics.num_channels)
-                twin._load_memories(state)  # a part of another form fails here, before anything is changed
-            except SpearError:
-                raise
-            except Exception as error:
-                raise CheckpointError(
-                    f"this state has another form ({type(error).__name__}: {error}); resume from one of this version"
-                ) from error
+            self.check_state_dict(state)
             self._start = self.layout.flat(state["start"]).to(self._start.device)
             self._load_values(self.layout.flat(state["rsp"]), state["optimizer"])
             self._load_memories(state)
+
+    def check_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Raise what `load_state_dict` would raise."""
+        try:
+            self._check(state)
+            self._check_optimizer(state["optimizer"])
+            twin = StreamState(self.config, self.start, None, self.statistics.num_channels)
+            twin._load_memories(state)  # a part of another form fails here, before anything is changed
+        except SpearError:
+            raise
+        except Exception as error:
+            raise CheckpointError(
+                f"this state has another form ({type(error).__name__}: {error}); resume from one of this version"
+            ) from error
 
     def _check(self, state: Mapping[str, Any]) -> None:
         wanted = {"config", "rsp", "start", "optimizer", "statistics", "jump", "trial", "seen", "num_steps"}

@@ -52,6 +52,7 @@ class Streams(Mapping[str, StreamState]):
             weakref.WeakValueDictionary()
         )  # evicted, yet in use
         self._users: dict[str, int] = {}  # how many steps hold a state now; those stay in memory
+        self._new: set[str] = set()  # made for a step that has not ended
         self._on_disk: set[str] = set() if self._folder is None else names_in(self._folder)
 
     @property
@@ -146,6 +147,8 @@ class Streams(Mapping[str, StreamState]):
                     state = self.make()
                     if name in self._on_disk:
                         state.load(self.path(name))
+                    else:
+                        self._new.add(name)
                 self._states[name] = self._alive[name] = state
             self._states.move_to_end(name)
             self._users[name] = self._users.get(name, 0) + 1
@@ -157,7 +160,15 @@ class Streams(Mapping[str, StreamState]):
                 self._users[name] -= 1
                 if not self._users[name]:
                     del self._users[name]
+                    self._drop_unused(name)
             self._evict()
+
+    def _drop_unused(self, name: str) -> None:
+        """Forget a stream that was made for a step that failed."""
+        if name in self._new:
+            self._new.discard(name)
+            if name in self._states and self._states[name].num_steps == 0:
+                del self[name]
 
     def _evict(self) -> None:
         """Write the least recently used states to disk until few enough are in memory."""
@@ -184,10 +195,8 @@ class Streams(Mapping[str, StreamState]):
     # --- files -----------------------------------------------------------------------------------------------------
 
     def path(self, name: str) -> Path:
-        """The file of a stream in `folder`: its name as far as file systems take it, and a hash of all of it."""
-        check_stream_name(name)
-        shown = re.sub(r"[^a-z0-9_-]", "_", name.lower())[:64]
-        return self.folder / f"{shown}-{hashlib.sha256(name.encode()).hexdigest()[:16]}{SUFFIX}"
+        """The file of a stream in `folder`."""
+        return self.folder / file_name(name)
 
     def save(self, folder: str | Path | None = None) -> Path:
         """Write every state in memory to `folder`, or to the one that evicted states go to; returns it.
@@ -222,8 +231,24 @@ class Streams(Mapping[str, StreamState]):
                 raise InputError(f"stream {name!r} is being stepped; load it between two steps")
             self._states[name] = self._alive[name] = state
             self._states.move_to_end(name)
+            self._new.discard(name)
             self._evict()
         return state
+
+    def replace(self, states: Mapping[str, StreamState]) -> None:
+        """Forget all streams and take these.
+
+        Raises:
+            InputError: a name that is no line of text, or a stream is being stepped; nothing is changed.
+        """
+        for name in states:
+            check_stream_name(name)
+        with self._lock:
+            if self._users:
+                raise InputError(f"streams {sorted(self._users)} are being stepped; load between two steps")
+            self.clear()
+            for name, state in states.items():
+                self.put(name, state)
 
 
 def check_stream_name(name: object) -> None:
@@ -247,9 +272,22 @@ def names_in(folder: Path) -> set[str]:
     for path in sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else ():
         try:
             name = read_facts(path).get("name")
-        except CheckpointError as error:
+            if name is not None and path.name != file_name(name):
+                raise InputError(f"stream {name!r} is looked for in {file_name(name)!r}; rename the file")
+        except (CheckpointError, InputError) as error:
             warnings.warn(f"{path} is no saved stream ({error}); it is passed over", RuntimeWarning, stacklevel=2)
             continue
         if name is not None:
             found.add(name)
     return found
+
+
+def file_name(name: str) -> str:
+    """Of the file of a stream: its name as far as file systems take it, and a hash of all of it.
+
+    >>> file_name("Hall 3/north")
+    'hall_3_north-eb662ec37c100afa.safetensors'
+    """
+    check_stream_name(name)
+    shown = re.sub(r"[^a-z0-9_-]", "_", name.lower())[:64]
+    return f"{shown}-{hashlib.sha256(name.encode()).hexdigest()[:16]}{SUFFIX}"

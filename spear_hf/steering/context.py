@@ -175,9 +175,13 @@ class Steering:
         """Steer by these adapters: this thread until its `with` ends, or everyone where this thread is in none."""
         top, own = _FRAME.get(), self._frame()
         if own is None:
-            self.default = choice
+            self.choose_for_all(choice)
         else:
             _FRAME.set(replace(own, choice=choice, outer=own.outer if top is own else top))
+
+    def choose_for_all(self, choice: AdapterChoice) -> None:
+        """Steer by these adapters every thread that is in no `with`."""
+        self.default = choice
 
     @contextmanager
     def within(self, **chosen: Any) -> Iterator[None]:

@@ -197,6 +197,10 @@ class SpearModel(nn.Module):
         """Inside, for this thread, calls are steered by exactly this context: the values of a stream, say."""
         return self._steering.within(context=context)
 
+    def current_context(self) -> SteeringContext:
+        """What steers a call of this thread now, with copies of the values."""
+        return self._steering.context(copied=True)
+
     def lending(self, context: SteeringContext) -> AbstractContextManager[None]:
         """Inside, what gradient checkpointing runs again in a thread of autograd is steered by this context."""
         return self._steering.lending(context)
@@ -256,10 +260,17 @@ class SpearModel(nn.Module):
         return AdapterChoice(names, alpha, {key: several for key, several in rsps.items() if several})
 
     def delete_adapter(self, adapter_name: str) -> None:
-        """Forget an adapter. Where it was active, no other takes its place: the model answers as the source."""
+        """Forget an adapter. Where it was active, no other takes its place: the model answers as the source.
+
+        A thread inside a `use_adapter` of it is steered by it until that `with` ends.
+        """
         self.adapters.of(adapter_name)
-        if adapter_name in self.active_adapters:
-            self.set_adapter([name for name in self.active_adapters if name != adapter_name])
+        for names, choose in (
+            (self._steering.default.names, self._steering.choose_for_all),
+            (self._steering.choice.names, self._steering.choose),
+        ):
+            if adapter_name in names:
+                choose(self._choice([name for name in names if name != adapter_name]))
         del self.adapters[adapter_name]
         del self.peft_config[adapter_name]
 

@@ -1,7 +1,7 @@
 """What a SpearModel holds, in figures, and a check that its active adapter really acts."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from spear_hf.adapters.arithmetic import deviations
 from spear_hf.boundaries.inputs import candidate_inputs
 from spear_hf.boundaries.probe_forward import device_of, dtype_of
 from spear_hf.errors import BoundaryNotFiredError
+from spear_hf.steering.context import SteeringContext
 from spear_hf.steering.model import SpearModel
 from spear_hf.utils.batch import logits_of
 
@@ -98,13 +99,9 @@ def verify(model: SpearModel, inputs: Tensor | Mapping[str, Any] | None = None) 
         args, kwargs = ((inputs,), {}) if isinstance(inputs, Tensor) else ((), dict(inputs))
     steered = logits_of(model(*args, **kwargs))
     for name in model.active_adapters:
-        for depth, rsps in model.rsps(name).items():
-            before = model.snapshot(name)
-            for rsp in rsps:
-                rsp.gamma.mul_(1.5)
-                rsp.beta.add_(0.5)
-            nudged = logits_of(model(*args, **kwargs))
-            model.restore(before, name)
+        for depth in model.rsps(name):
+            with model.steering(_nudged(model, name, depth)):
+                nudged = logits_of(model(*args, **kwargs))
             if torch.equal(nudged, steered):
                 raise BoundaryNotFiredError(
                     f"moving the RSP of adapter {name!r} at depth {depth} changes no logit; the boundary is bypassed: "
@@ -113,3 +110,18 @@ def verify(model: SpearModel, inputs: Tensor | Mapping[str, Any] | None = None) 
     with model.disable_adapter():
         source = logits_of(model(*args, **kwargs))
     return float((steered - source).abs().max())
+
+
+def _nudged(model: SpearModel, name: str, depth: int) -> SteeringContext:
+    """What steers this thread now, but with one adapter's RSPs at one depth moved; other threads see nothing of it."""
+    context = model.current_context()
+    earlier = model.active_adapters[: model.active_adapters.index(name)]
+    pairs = dict(context.pairs)
+    for boundary in model.boundaries:
+        if boundary.depth == depth and boundary.key in pairs and model.adapters.rsp(name, boundary.key) is not None:
+            several = list(pairs[boundary.key])
+            place = len(model.adapters.composed(earlier, boundary.key))
+            gamma, beta = several[place]
+            several[place] = gamma * 1.5, beta + 0.5
+            pairs[boundary.key] = tuple(several)
+    return replace(context, pairs=pairs)

@@ -194,6 +194,28 @@ def test_a_state_with_one_bad_stream_changes_none(net: nn.Module) -> None:
     assert bits(tta.state_dict()) == before
 
 
+@pytest.mark.parametrize("streams", [{"": None}, {"a": None}, [1], {"a\n": {}}])
+def test_streams_of_another_form_change_nothing(net: nn.Module, streams: Any) -> None:
+    tta = stepped(net)
+    tta.step(images(4))
+    state = learner(net).state_dict()
+    state["streams"] = streams
+    before = bits(tta.state_dict())
+    with pytest.raises(SpearError):
+        tta.load_state_dict(state)
+    assert bits(tta.state_dict()) == before
+
+
+def test_a_state_is_not_loaded_while_a_stream_is_stepped(net: nn.Module) -> None:
+    tta = stepped(net)
+    state = learner(net).state_dict()
+    with tta.streams.held(["a"]), pytest.raises(InputError, match=r"\['a'\] are being stepped"):
+        tta.load_state_dict(state)
+    assert sorted(tta.streams) == ["a", "b"]
+    tta.load_state_dict(state)
+    assert not tta.streams
+
+
 # --- on disk ----------------------------------------------------------------------------------------------------------
 
 
@@ -247,12 +269,44 @@ def test_names_that_look_like_paths_stay_in_the_folder(net: nn.Module, tmp_path:
     assert sorted(learner(net, PLAIN, streams_folder=folder).streams) == sorted(ODD)
 
 
-@pytest.mark.parametrize("name", ["", "cam\n", "x" * 5000, "\0", "\ud800", 7])
+def test_a_stream_on_disk_of_another_configuration_is_refused(net: nn.Module, tmp_path: Path) -> None:
+    stepped(net, streams_folder=tmp_path).streams.save()
+    tta = learner(net, PLAIN, streams_folder=tmp_path)
+    with pytest.raises(ConfigError, match=r"a-\w+.safetensors: this state was learned with another configuration"):
+        tta.step(images(2), streams=["new", "a"])
+    assert sorted(tta.streams) == ["a", "b"]
+    assert tta.streams.in_memory == []
+
+
+def test_a_file_that_was_renamed_is_passed_over(net: nn.Module, tmp_path: Path) -> None:
+    tta = stepped(net, streams_folder=tmp_path)
+    tta.streams.save()
+    tta.streams.path("a").rename(tmp_path / "cam.safetensors")
+    with pytest.warns(RuntimeWarning, match=r"cam\.safetensors .*rename the file"):
+        twin = learner(net, streams_folder=tmp_path)
+    assert list(twin.streams) == ["b"]
+
+
+@pytest.mark.parametrize("name", ["", "cam\n", "x" * 5000, "\0", "\ud800", 7, ["a"]])
 def test_names_that_are_no_line_of_text_are_refused(net: nn.Module, name: Any) -> None:
     tta = learner(net, PLAIN)
     with pytest.raises(InputError, match="stream name"):
         tta.step(images(2), streams=[name, "a"])
     assert len(tta.streams) == 0
+
+
+def test_streams_that_are_no_names_are_refused(net: nn.Module) -> None:
+    with pytest.raises(InputError, match="streams is a int"):
+        learner(net, PLAIN).step(images(2), streams=7)  # pyright: ignore
+
+
+def test_a_step_that_fails_makes_no_stream(net: nn.Module) -> None:
+    tta = stepped(net)
+    before = bits(tta.streams["a"].state_dict())
+    with pytest.raises(RuntimeError, match="channels"):
+        tta.step(torch.randn(2, 1, 16, 16), streams=["new", "a"])
+    assert bits(tta.streams["a"].state_dict()) == before
+    assert sorted(tta.streams) == ["a", "b"]
 
 
 # --- predict ----------------------------------------------------------------------------------------------------------

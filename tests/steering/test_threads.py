@@ -196,6 +196,37 @@ def test_the_base_called_directly_is_steered(net: nn.Module) -> None:
     assert not torch.equal(net(x), source)
 
 
+@pytest.mark.parametrize("chosen", ["own", "other"])
+def test_an_adapter_deleted_inside_a_with_steers_nobody_after_it(net: nn.Module, chosen: str) -> None:
+    model, (x,) = two_adapters(net, 0.0), batches(1)
+    with model.disable_adapter():
+        source = answer(model, x)
+    with model.use_adapter(chosen):
+        model.delete_adapter("own")
+    assert model.active_adapters == []
+    assert torch.equal(answer(model, x), source)
+
+
+def test_verifying_moves_nothing_that_other_threads_see(net: nn.Module) -> None:
+    model, (x,) = two_adapters(net, 0.35), batches(1)
+    expected, stop = answer(model, x), Event()
+    thread = stepping(lambda: model.verify(x), stop)
+    try:
+        assert all(torch.equal(answer(model, x), expected) for _ in range(20))
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_verifying_two_adapters_that_act_together_gives_the_change_that_both_make(net: nn.Module) -> None:
+    model, (x,) = two_adapters(net, 0.0), batches(1)
+    model.set_adapter(["own", "other"])
+    both = answer(model, x)
+    with model.disable_adapter():
+        source = answer(model, x)
+    assert model.verify(x) == float((both - source).abs().max())
+
+
 @pytest.mark.slow
 def test_twelve_adapters_and_a_dynamic_batch_take_one_compilation(net: nn.Module) -> None:
     model, graphs = steered(net, SpearConfig(alpha=0.35), adapter_name="a0"), []
