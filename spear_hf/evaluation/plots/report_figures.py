@@ -76,7 +76,9 @@ def error_against_parameters(points: Mapping[str, tuple[int, float]], title: str
         axes.scatter(count, error, size, colour[method], marker=markers[method], label=label, zorder=3)
     axes.set_xscale("symlog", linthresh=1)
     axes.set_xlim(-0.3, max(1, *(count for count, _ in points.values())) * 2)
-    axes.set_ylim(0, max(error for _, error in points.values()) * 1.15 or 1)
+    axes.margins(y=0.08)  # an axis from 0 would put methods a point apart on top of each other
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(0, min(low, high - 5)), high)
     axes.set_xlabel("numbers learned", fontsize=9)
     axes.set_ylabel("mean error in %", fontsize=9)
     axes.set_title(title, fontsize=10)
