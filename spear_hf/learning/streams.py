@@ -135,8 +135,10 @@ class Streams(Mapping[str, StreamState]):
                 for _, state in sorted(zip(names, states, strict=True), key=lambda pair: pair[0]) if locked else ():
                     locks.enter_context(state.lock)
                 yield states
-        finally:
-            self._give_back(names[: len(states)])
+        except BaseException:
+            self._give_back(names[: len(states)], failed=True)
+            raise
+        self._give_back(names)
 
     def _taken(self, name: str) -> StreamState:
         with self._lock:
@@ -154,21 +156,20 @@ class Streams(Mapping[str, StreamState]):
             self._users[name] = self._users.get(name, 0) + 1
             return state
 
-    def _give_back(self, names: Sequence[str]) -> None:
+    def _give_back(self, names: Sequence[str], *, failed: bool = False) -> None:
+        """Let go of states; one that was made for a step that failed is forgotten."""
         with self._lock:
             for name in names:
                 self._users[name] -= 1
+                if not failed:
+                    self._new.discard(name)
                 if not self._users[name]:
                     del self._users[name]
-                    self._drop_unused(name)
+                    if name in self._new:
+                        self._new.discard(name)
+                        self._states.pop(name, None)
+                        self._alive.pop(name, None)
             self._evict()
-
-    def _drop_unused(self, name: str) -> None:
-        """Forget a stream that was made for a step that failed."""
-        if name in self._new:
-            self._new.discard(name)
-            if name in self._states and self._states[name].num_steps == 0:
-                del self[name]
 
     def _evict(self) -> None:
         """Write the least recently used states to disk until few enough are in memory."""
