@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from spear_hf.errors import ConfigError
-from spear_hf.utils.validation import check_count, check_range, from_mapping, json_object, stable_json
+from spear_hf.utils.validation import check_count, check_flag, check_range, from_mapping, json_object, stable_json
 
 
 def _about(text: str) -> dict[str, str]:
@@ -143,7 +143,11 @@ class SpearConfig:
         self.boundaries = _parse_boundaries(self.boundaries)
         for name, low, high in _RANGES:
             check_range(self, name, low, high)
-        for name in ("steps", "diversity_batch", "learn_every", "learn_stride"):
+        for name in ("adam_beta1", "adam_beta2"):
+            check_range(self, name, 0.0, 1.0, below=True)
+        check_flag(self, "hard_gate")
+        check_count(self, "steps", most=MOST_STEPS)
+        for name in ("diversity_batch", "learn_every", "learn_stride"):
             check_count(self, name)
         for name in ("statistics_memory", "alpha_trial", "diversity_memory", "learning_rate_batch"):
             check_count(self, name, least=0)
@@ -207,6 +211,7 @@ STREAMING: dict[str, Any] = {
 }
 
 MOST_VIEWS = 4
+MOST_STEPS = 1000  # for each batch; the paper takes one
 
 STEMS = ("auto", "patch_embed", "feature_info")
 
@@ -217,10 +222,8 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("lambda_ent", 0.0, math.inf),
     ("lambda_div", 0.0, math.inf),
     ("lambda_anchor", 0.0, math.inf),
-    ("anchor_growth", 1.0, math.inf),
-    ("learning_rate", 0.0, math.inf),
-    ("adam_beta1", 0.0, 1.0),
-    ("adam_beta2", 0.0, 1.0),
+    ("anchor_growth", 1.0, 100.0),
+    ("learning_rate", 0.0, 100.0),
 )
 
 
@@ -228,7 +231,7 @@ def _parse_boundaries(value: Any) -> str | tuple[int | str, ...]:
     """Depths as integers, names and paths as strings; "0,1" and ["0", "1"] from a command line become (0, 1)."""
     if isinstance(value, str):
         value = [part.strip() for part in value.split(",") if part.strip()]
-    if not isinstance(value, (list, tuple)) or not value or not all(isinstance(v, (int, str)) for v in value):
+    if not isinstance(value, (list, tuple)) or not value or not all(type(v) in (int, str) for v in value):
         raise ConfigError(
             f'boundaries={value!r} is not allowed; give "auto", "all", or depths, names or module paths such as (0, 1) '
             'or ["stem", "stage1"]'

@@ -23,7 +23,7 @@ class OptimizerConfig(Component):
         momentum: of SGD; in [0, 1).
         nesterov: whether SGD uses Nesterov momentum.
         scale_lr: whether the learning rate shrinks with the batch, as published for SAR and DeYO; see `rate`.
-        betas: of Adam.
+        betas: of Adam; both in [0, 1).
 
     Raises:
         ConfigError: a value that is not allowed.
@@ -50,6 +50,8 @@ class OptimizerConfig(Component):
             raise ConfigError(f"learning_rate={self.learning_rate!r} is not allowed; give a finite number from 0 on")
         if not 0 <= self.momentum < 1:
             raise ConfigError(f"momentum={self.momentum!r} is not allowed; it is in [0, 1), published is 0.9")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ConfigError(f"betas={self.betas!r} are not allowed; both are in [0, 1), usual are (0.9, 0.999)")
 
     def make(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         """The optimizer of these parameters."""

@@ -3,6 +3,7 @@
 import difflib
 import json
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -12,23 +13,27 @@ from spear_hf.errors import ConfigError
 T = TypeVar("T")
 
 
-def check_range(owner: Any, name: str, low: float, high: float) -> None:
-    """Raise ConfigError unless the field is a finite number in [low, high].
+MOST = 1_000_000_000  # no setting counts further; a number beyond it is a slip
+
+
+def check_range(owner: Any, name: str, low: float, high: float, *, below: bool = False) -> None:
+    """Raise ConfigError unless the field is a finite number in [low, high], or in [low, high) with `below`.
 
     >>> from spear_hf import SpearConfig
     >>> from spear_hf.utils.validation import check_range
     >>> check_range(SpearConfig(), "alpha", 0, 1)
     """
-    value = getattr(owner, name)
-    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or not low <= value <= high:
-        allowed = f"a number in [{low:g}, {high:g}]" if math.isfinite(high) else f"a finite number of at least {low:g}"
+    value, most = getattr(owner, name), min(high, sys.float_info.max)
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not low <= value <= most or (below and value == high):
+        interval = f"[{low:g}, {high:g}{')' if below else ']'}"
+        allowed = f"a number in {interval}" if math.isfinite(high) else f"a finite number of at least {low:g}"
         raise ConfigError(
-            f"{name}={value!r} is not allowed; {name} is {allowed}; the default is {_default(owner, name)}"
+            f"{name}={shown(value)} is not allowed; {name} is {allowed}; the default is {_default(owner, name)}"
         )
 
 
-def check_count(owner: Any, name: str, least: int = 1, most: float = math.inf) -> None:
+def check_count(owner: Any, name: str, least: int = 1, most: int = MOST) -> None:
     """Raise ConfigError unless the field is a whole number of at least `least` and at most `most`.
 
     >>> from spear_hf import SpearConfig
@@ -37,11 +42,40 @@ def check_count(owner: Any, name: str, least: int = 1, most: float = math.inf) -
     """
     value = getattr(owner, name)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        allowed = f"of at least {least}" if math.isinf(most) else f"from {least} to {most:g}"
+        allowed = f"of at least {least}" if most == MOST else f"from {least} to {most:,}"
+        limit = f", at most {MOST:,}" if isinstance(value, int) and value > most == MOST else ""
         raise ConfigError(
-            f"{name}={value!r} is not allowed; {name} is a whole number {allowed}; "
+            f"{name}={shown(value)} is not allowed; {name} is a whole number {allowed}{limit}; "
             f"the default is {_default(owner, name)}"
         )
+
+
+def check_flag(owner: Any, name: str) -> None:
+    """Raise ConfigError unless the field is True or False; a text such as "no" would count as true.
+
+    >>> from spear_hf import SpearConfig
+    >>> from spear_hf.utils.validation import check_flag
+    >>> check_flag(SpearConfig(), "hard_gate")
+    """
+    value = getattr(owner, name)
+    if not isinstance(value, bool):
+        raise ConfigError(
+            f"{name}={shown(value)} is not allowed; {name} is True or False; the default is {_default(owner, name)}"
+        )
+
+
+def shown(value: object) -> str:
+    """A value as an error shows it: its repr, cut after 80 characters.
+
+    >>> from spear_hf.utils.validation import shown
+    >>> shown("no"), shown(10**9999)
+    ("'no'", 'a number of more than 4,000 digits')
+    """
+    try:
+        text = repr(value)
+    except ValueError:  # Python refuses to print such a number
+        return "a number of more than 4,000 digits"
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _default(owner: Any, name: str) -> Any:

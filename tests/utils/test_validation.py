@@ -1,6 +1,6 @@
 import pytest
 
-from spear_hf.utils.validation import first_line, nearest, stable_json
+from spear_hf.utils.validation import first_line, nearest, shown, stable_json
 
 
 @pytest.mark.parametrize(
@@ -18,3 +18,9 @@ def test_an_unknown_name_gets_the_nearest_one_or_all() -> None:
 
 def test_equal_values_give_equal_json() -> None:
     assert stable_json({"b": 1, "a": [2]}) == '{\n  "a": [\n    2\n  ],\n  "b": 1\n}\n'
+
+
+def test_a_value_is_shown_in_one_short_line() -> None:
+    assert shown("no") == "'no'"
+    assert shown("x" * 200) == f"'{'x' * 76}..."
+    assert shown(10**9999) == "a number of more than 4,000 digits"
