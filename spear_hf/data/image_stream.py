@@ -35,6 +35,7 @@ class ImageBatch(TypedDict):
     pixel_values: Tensor  # (B, 3, H, W) float32 from the processor; (B, H, W, 3) uint8 without one
     labels: Tensor | None  # (B,) int64, for evaluation only
     index: Tensor  # (B,) int64, sample ids of the source
+    names: list[str]  # B names of images: the path relative to the source, or the number of the row
     domain: str  # "gaussian_noise/5"
     domain_index: Tensor  # (B,) int64 into `stream.domains`
     is_domain_start: bool
@@ -184,6 +185,7 @@ class ImageStream:
             pixel_values=self._pixels([image for image in images if image is not None], plan),
             labels=self._labels(ids, [self.schedule.domains[i] for i in domains]),
             index=torch.from_numpy(ids),
+            names=self._names(ids, [self.schedule.domains[i] for i in domains]),
             domain=plan.domain,
             domain_index=torch.from_numpy(domains),
             is_domain_start=plan.is_domain_start,
@@ -217,6 +219,15 @@ class ImageStream:
             if (found := self._source.labels(ids[places], domain)) is not None:
                 labels[places] = torch.from_numpy(self._label_map(found))
         return labels
+
+    def _names(self, ids: np.ndarray, domains: list[Domain]) -> list[str]:
+        """n names of sample ids under their domains."""
+        names = [""] * len(ids)
+        for domain in dict.fromkeys(domains):
+            places = [place for place, other in enumerate(domains) if other == domain]
+            for place, name in zip(places, self._source.names(ids[places], domain), strict=True):
+                names[place] = name
+        return names
 
     def state_dict(self) -> dict[str, Any]:
         """The number of the next batch, and a hash of everything that determines the batches."""

@@ -1,6 +1,7 @@
 """Batch g of a stream is a pure function of g, whoever asks and how often."""
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -218,3 +219,19 @@ def test_a_clean_stream_leaves_photographs_to_the_processor() -> None:
     batch = load_stream(Dataset.from_dict({"image": images}), corruptions="clean", processor=processor).batch(0)
     expected = processor([images[int(i)] for i in batch["index"]])
     assert torch.equal(batch["pixel_values"], expected)
+
+
+def test_every_image_keeps_its_name_in_any_order(folder: Path) -> None:
+    stream = load_stream(folder, corruptions="clean", batch_size=4)
+    files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.png"))
+    assert all(batch["names"] == [files[i] for i in batch["index"]] for batch in stream)
+
+
+def test_rows_without_paths_are_named_by_their_number(rows: Dataset) -> None:
+    assert load_stream(rows, corruptions="clean", shuffle=False).batch(0)["names"] == ["0", "1", "2", "3"]
+
+
+def test_selected_rows_keep_the_paths_of_their_own_images(folder: Path) -> None:
+    paths = sorted(map(str, folder.rglob("*.png")))
+    rows = Dataset.from_dict({"image": paths}).cast_column("image", Image()).select([7, 2])
+    assert load_stream(rows, corruptions="clean", shuffle=False).batch(0)["names"] == ["bee/02.png", "ant/02.png"]

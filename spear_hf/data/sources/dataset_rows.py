@@ -1,5 +1,6 @@
 """Images in the rows of a `datasets.Dataset`: clean, or corrupted with a Dataset or some rows for each domain."""
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pyarrow import compute
 
 from spear_hf.data.decode import Encoded
 from spear_hf.data.domains import CLEAN, Domain
@@ -64,6 +66,7 @@ class RowSource:
         if isinstance(dataset.features[self.image_column], Image):
             dataset = dataset.cast_column(self.image_column, Image(decode=False))
         self._images = dataset.select_columns(self.image_column)
+        self._paths = _own_paths(self._images, self.image_column)
         self._rows: np.ndarray | None = None
         self.classes, self._labels = self._read_labels(dataset)
 
@@ -79,6 +82,11 @@ class RowSource:
     def labels(self, ids: np.ndarray, domain: Domain) -> np.ndarray | None:
         """(n,) int64, or None without a label column."""
         return None if self._labels is None else self._labels[self._at(ids)]
+
+    def names(self, ids: np.ndarray, domain: Domain) -> list[str]:
+        """The paths in the image column if every row has one of its own, otherwise the numbers of the rows."""
+        rows = self._at(ids).tolist()
+        return [str(row) for row in rows] if self._paths is None else [self._paths[row] for row in rows]
 
     def read(self, ids: np.ndarray, domain: Domain) -> list[Encoded]:
         """The images of the rows, as they are stored."""
@@ -102,6 +110,23 @@ class RowSource:
             return None, None
         column = dataset.select_columns(self.label_column).with_format("numpy")[:][self.label_column]
         return number_labels(column, getattr(dataset.features[self.label_column], "names", None), self.label_column)
+
+
+def _own_paths(images: "Dataset", column: str) -> list[str] | None:
+    """The path of the image in each row, without the folder that all share; None if two rows have the same or none."""
+    from datasets import Image
+
+    if not isinstance(images.features[column], Image):
+        return None
+    stored = images.data.table.column(column)  # memory-mapped: the bytes of the images are not read
+    paths = compute.struct_field(stored, "path").to_pylist()  # pyright: ignore[reportAttributeAccessIssue]
+    if images._indices is not None:  # pyright: ignore[reportPrivateUsage]
+        rows = images._indices.column(0).to_pylist()  # pyright: ignore[reportPrivateUsage]
+        paths = [paths[row] for row in rows]
+    if not all(paths) or len(set(paths)) < len(paths):
+        return None
+    shared = os.path.commonpath([os.path.dirname(path) for path in paths]) if all(map(os.path.isabs, paths)) else ""
+    return [Path(os.path.relpath(path, shared)).as_posix() for path in paths] if shared else paths
 
 
 def _commit_of(dataset: "Dataset") -> str | None:
@@ -150,6 +175,10 @@ class DomainRowSource:
     def labels(self, ids: np.ndarray, domain: Domain) -> np.ndarray | None:
         """(n,) int64, or None without a label column."""
         return self._rows(domain).labels(ids, domain)
+
+    def names(self, ids: np.ndarray, domain: Domain) -> list[str]:
+        """As the rows of the domain name them."""
+        return self._rows(domain).names(ids, domain)
 
     def read(self, ids: np.ndarray, domain: Domain) -> list[Encoded]:
         """The images in the rows of the domain."""

@@ -62,6 +62,10 @@ class FolderSource:
         """(n,) int64, the position of each file's class folder, or None without class folders."""
         return None if self._labels is None else self._labels[ids]
 
+    def names(self, ids: np.ndarray, domain: Domain) -> list[str]:
+        """The paths of the files, relative to the root folder."""
+        return [self._files[i].as_posix() for i in ids]
+
     def read(self, ids: np.ndarray, domain: Domain) -> list[Encoded]:
         """The paths of the files."""
         return [self._root / self._files[i] for i in ids]
@@ -164,6 +168,10 @@ class ArraySource:
     def labels(self, ids: np.ndarray, domain: Domain) -> np.ndarray | None:
         """(n,) int64, or None without labels.npy."""
         return None if self._labels is None else self._labels[ids]
+
+    def names(self, ids: np.ndarray, domain: Domain) -> list[str]:
+        """The numbers of the rows within a severity."""
+        return [str(i) for i in ids.tolist()]
 
     def read(self, ids: np.ndarray, domain: Domain) -> list[Encoded]:
         """Copies of the rows."""

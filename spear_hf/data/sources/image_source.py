@@ -49,6 +49,10 @@ class ImageSource(Protocol):
         """(n,) int64 labels of sample ids, or None without labels; `domain` matters if the source holds several."""
         ...
 
+    def names(self, ids: np.ndarray, domain: Domain) -> list[str]:
+        """A name for each sample id: the path relative to the source, or the number of the row."""
+        ...
+
     def read(self, ids: np.ndarray, domain: Domain) -> list[Encoded]:
         """The images of sample ids, not decoded."""
         ...

@@ -89,6 +89,12 @@ class IterableSource:
             )
         return numbers
 
+    def names(self, ids: np.ndarray, domain: Domain) -> list[str]:
+        """The paths in the image column, or the numbers of the rows that have none."""
+        cells = self._cells(ids, self.image_column)
+        paths = [cell.get("path") if isinstance(cell, dict) else None for cell in cells]
+        return [path or str(row) for path, row in zip(paths, ids.tolist(), strict=True)]
+
     def read(self, ids: np.ndarray, domain: Domain) -> list[Encoded]:
         """The images of the rows, not decoded."""
         return [as_encoded(cell) for cell in self._cells(ids, self.image_column)]
