@@ -19,7 +19,7 @@ from spear_hf.errors import SpearError
 
 REFUSED, FAILED, INTERRUPTED = 2, 1, 130
 
-MODEL_HELP = "A model folder, a Hub id or a timm name."
+MODEL_HELP = "A model folder, a Hub id, a timm or torchvision name, or your own package.module:factory."
 DATASET_HELP = "A parquet file, an image folder or a Hub dataset, with labels."
 
 ModelName = Annotated[str, typer.Argument(help=MODEL_HELP)]

@@ -35,18 +35,29 @@ def about(text: str, default: Any) -> Any:
 class WeightOptions:
     """Weights of the model.
 
-    >>> WeightOptions(revision="v1")
-    WeightOptions(revision='v1', checkpoint=None)
+    >>> WeightOptions(revision="v1").num_classes is None
+    True
     """
 
     revision: str | None = about("The commit, branch or tag of a Hub id.", None)
-    checkpoint: str | None = about("A .safetensors state_dict for a timm name without weights.", None)
+    checkpoint: str | None = about(
+        "A file of weights for the name's architecture: safetensors, .pth, .pth.tar, .ckpt.", None
+    )
+    checkpoint_entry: str | None = about("The entry of that file that holds the weights; found by default.", None)
+    num_classes: int | None = about("Classes of the head; default: what the checkpoint has.", None)
 
     def load(self, model: str) -> "nn.Module":
-        """The model with these weights."""
+        """The model with these weights; a name "package.module:factory" runs the user's own code."""
+        from spear_hf.backbones.factory import build_own, is_factory
         from spear_hf.backbones.load import load_base_model
+        from spear_hf.backbones.weights import put_weights, read_weights
 
-        return load_base_model(model, revision=self.revision, checkpoint=self.checkpoint)
+        if not is_factory(model):
+            return load_base_model(model, **vars(self))
+        own = build_own(model, **({} if self.num_classes is None else {"num_classes": self.num_classes}))
+        if self.checkpoint is not None:
+            put_weights(own, read_weights(self.checkpoint, self.checkpoint_entry), self.checkpoint)
+        return own.eval()
 
 
 @dataclass
