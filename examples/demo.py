@@ -84,7 +84,7 @@ class Demo:
         logits = {"before": self.source.step(x), "after": self.learner.step(x)}
         self.total += len(labels)
         for name, found in logits.items():
-            self.wrong[name] += int((answers_of(found, stream.class_subset) != labels).sum())
+            self.wrong[name] += int((answers_of(found) != labels).sum())
         assert self.learner.last is not None
         shown = [
             {"png": png(images[i]), "label": self.name(int(labels[i]))}

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from spear_hf.data.load_stream import load_stream
     from spear_hf.data.processor import load_processor
     from spear_hf.errors import SpearError
+    from spear_hf.evaluation.evaluate import evaluate
+    from spear_hf.evaluation.predictions import Prediction, predict
     from spear_hf.evaluation.report import Report
     from spear_hf.guard import Guard, GuardPolicy
     from spear_hf.learning.bank import AdapterBank
@@ -42,7 +44,10 @@ _HOME = {
     "load_processor": "data.processor",
     "load_stream": "data.load_stream",
     "SpearError": "errors",
+    "Prediction": "evaluation.predictions",
+    "predict": "evaluation.predictions",
     "Report": "evaluation.report",
+    "evaluate": "evaluation.evaluate",
     "Guard": "guard",
     "GuardPolicy": "guard",
     "METHODS": "baselines",
@@ -59,6 +64,7 @@ __all__ = [
     "Boundary",
     "Guard",
     "GuardPolicy",
+    "Prediction",
     "Report",
     "Spear",
     "SpearConfig",
@@ -68,11 +74,13 @@ __all__ = [
     "TTAMethod",
     "boundary_rule",
     "corrupt",
+    "evaluate",
     "find_boundaries",
     "get_spear_model",
     "load_base_model",
     "load_processor",
     "load_stream",
+    "predict",
 ]
 
 

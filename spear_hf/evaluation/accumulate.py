@@ -1,7 +1,7 @@
 """MetricAccumulator: the running sums of a run. A Report is made from it, and a checkpoint saves it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from spear_hf.errors import CheckpointError, DataError
@@ -34,9 +34,19 @@ class MetricAccumulator:
         self.adaptation: dict[str, dict[str, int]] = {name: {} for name in methods}
         self._counts: dict[str, dict[str, _Counts]] = {}
 
-    def add(self, domain: str, method: str, sums: Sequence[int], total: int) -> None:
-        """Add a batch of `total` images whose `sums_over` are `sums`."""
-        self._counts.setdefault(domain, {}).setdefault(method, _Counts()).add(sums, total)
+    def add(self, domain: str, method: str, sums: Sequence[int], total: int, *, labelled: bool = True) -> None:
+        """Add a batch of `total` images whose `sums_over` are `sums`; without labels it gives no errors.
+
+        Raises:
+            DataError: some batches of the domain have labels, and others have none.
+        """
+        counts = self._counts.setdefault(domain, {}).setdefault(method, _Counts(labelled=labelled))
+        if counts.labelled is not labelled:
+            raise DataError(
+                f"some batches of {domain} have labels and others have none, so no error is that of all images; give "
+                "labels for all, or for none (label_column=None)"
+            )
+        counts.add(sums, total)
 
     def error(self, domain: str, method: str) -> float:
         """The error so far, in percent; NaN before the first image."""
@@ -87,10 +97,7 @@ class MetricAccumulator:
 
     def state_dict(self) -> dict[str, Any]:
         """All sums, JSON-ready."""
-        counts = {
-            domain: {name: [c.wrong, c.total, c.nll, c.gaps] for name, c in of_methods.items()}
-            for domain, of_methods in self._counts.items()
-        }
+        counts = {domain: {name: asdict(c) for name, c in made.items()} for domain, made in self._counts.items()}
         costs = {"seconds": self.seconds, "memory": self.memory, "memory_kind": self.memory_kind}
         return {"counts": counts, **costs, "adaptation": self.adaptation}
 
@@ -106,8 +113,7 @@ class MetricAccumulator:
                 "that run with the version that began it, or name another folder"
             )
         self._counts = {
-            domain: {name: _Counts(wrong, total, nll, list(gaps)) for name, (wrong, total, nll, gaps) in counts.items()}
-            for domain, counts in state["counts"].items()
+            domain: {name: _Counts(**sums) for name, sums in made.items()} for domain, made in state["counts"].items()
         }
         self.seconds = dict(state["seconds"])
         self.memory = dict(state["memory"])
@@ -117,23 +123,38 @@ class MetricAccumulator:
 
 @dataclass
 class _Counts:
-    """The sums of one method in one domain; `nll` and `gaps` are in millionths, as in `sums_over`."""
+    """The sums of one method in one domain; `nll`, `gaps` and `entropy` are in millionths, as in `sums_over`."""
 
     wrong: int = 0
     total: int = 0
     nll: int = 0
     gaps: list[int] = field(default_factory=lambda: [0] * NUM_BINS)
+    entropy: int = 0
+    changed: int = 0
+    labelled: bool = True
 
     def add(self, sums: Sequence[int], total: int) -> None:
         self.wrong += sums[0]
         self.nll += sums[1]
-        self.gaps = [mine + new for mine, new in zip(self.gaps, sums[2:], strict=True)]
+        self.entropy += sums[2]
+        self.changed += sums[3]
+        self.gaps = [mine + new for mine, new in zip(self.gaps, sums[4:], strict=True)]
         self.total += total
 
     @property
     def error(self) -> float:
-        """In percent."""
-        return 100 * self.wrong / self.total if self.total else float("nan")
+        """In percent; NaN without labels."""
+        return 100 * self.wrong / self.total if self.total and self.labelled else float("nan")
+
+    @property
+    def mean_entropy(self) -> float:
+        """Of the answers, in [0, 1], rounded to four decimals."""
+        return round(self.entropy / UNIT / self.total, 4) if self.total else float("nan")
+
+    @property
+    def change(self) -> float:
+        """Answers that differ from the first method's, in percent."""
+        return 100 * self.changed / self.total if self.total else float("nan")
 
     @property
     def mean_nll(self) -> float:
@@ -150,10 +171,13 @@ class _Counts:
 
 
 def _result(domain: str, counts: Mapping[str, _Counts]) -> DomainResult:
+    labelled = {name: c for name, c in counts.items() if c.labelled}
     return DomainResult(
         domain,
         next(iter(counts.values())).total,
-        {name: c.error for name, c in counts.items()},
-        {name: c.mean_nll for name, c in counts.items()},
-        {name: c.ece for name, c in counts.items()},
+        {name: c.error for name, c in labelled.items()},
+        {name: c.mean_nll for name, c in labelled.items()},
+        {name: c.ece for name, c in labelled.items()},
+        {name: c.mean_entropy for name, c in counts.items()},
+        {name: c.change for name, c in counts.items()},
     )

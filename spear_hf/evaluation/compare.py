@@ -29,6 +29,7 @@ from spear_hf.learning.method import TTAMethod
 from spear_hf.learning.record import StepRecord
 from spear_hf.utils.distributed import ProcessGroup
 from spear_hf.utils.files import write_atomically
+from spear_hf.utils.strict_json import strict_json
 
 
 class Observer(Protocol):
@@ -166,7 +167,7 @@ def _facts(stream: Any) -> dict[str, Any]:
     facts = {name: value for name, value in stream.describe().items() if name != "batch_size"}
     if isinstance(facts.get("processor"), dict):
         facts["processor"] = {name: value for name, value in facts["processor"].items() if name != "origin"}
-    return json.loads(json.dumps(facts))
+    return json.loads(strict_json(facts))
 
 
 class _SavedCells:
@@ -193,7 +194,7 @@ class _SavedCells:
         found = self.processes.same(_read(path) if self.processes.is_main else None)
         if found is None:
             return None
-        if differ := differences(found["identity"], json.loads(json.dumps(identity))):
+        if differ := differences(found["identity"], json.loads(strict_json(identity))):
             raise CheckpointError(
                 f"{path} is of another comparison ({differ}); name another folder, or remove that file"
             )
@@ -203,7 +204,7 @@ class _SavedCells:
         """Save a report. A refusal is not saved: to find it again costs nothing, and it may be gone by then."""
         if self.folder is not None and isinstance(cell, Report) and self.processes.is_main:
             entry = {"identity": identity, "cell": packed(label, batch_size, cell)}
-            write_atomically(self._path(self.folder, label, batch_size), json.dumps(entry, indent=1) + "\n")
+            write_atomically(self._path(self.folder, label, batch_size), strict_json(entry, indent=1) + "\n")
 
     @staticmethod
     def _path(folder: Path, label: str, batch_size: int) -> Path:

@@ -12,6 +12,7 @@ from rich.table import Table
 from spear_hf.evaluation.metrics import mean
 from spear_hf.evaluation.report import DomainResult, Report, lowest, marked
 from spear_hf.utils.files import write_atomically
+from spear_hf.utils.strict_json import strict_json
 
 _PARTS = ("error", "nll", "ece")
 
@@ -148,7 +149,7 @@ class Comparison:
 
     def to_json(self, path: str | Path) -> Path:
         """Write the comparison atomically; returns the path."""
-        return write_atomically(path, json.dumps(self.to_dict(), indent=2) + "\n")
+        return write_atomically(path, strict_json(self.to_dict(), indent=2) + "\n")
 
     @classmethod
     def from_json(cls, path: str | Path) -> "Comparison":

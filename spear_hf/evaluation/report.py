@@ -14,6 +14,7 @@ from rich.table import Table
 from spear_hf.evaluation.metrics import mean
 from spear_hf.learning.record import StepRecord
 from spear_hf.utils.files import write_atomically
+from spear_hf.utils.strict_json import strict_json
 
 PACKAGES = ("spear-hf", "torch", "transformers", "timm", "datasets", "accelerate", "numpy", "pillow")
 
@@ -31,7 +32,7 @@ class BatchRecord:
         batch: its number in the stream, from 0.
         domain: its name.
         n: number of images.
-        wrong: method -> number of wrong predictions.
+        wrong: method -> number of wrong predictions; empty without labels.
         answers: class -> how often the last method predicted it; classes that were never predicted are left out.
         labels: class -> how often it was the label.
         step: the StepRecord of the last method; None where the method keeps none.
@@ -63,13 +64,18 @@ class BatchRecord:
             answers={int(c): count for c, count in data["answers"].items()},
             labels={int(c): count for c, count in data["labels"].items()},
             step=None if step is None else _step(step),
-            deviations={key: (gamma, beta) for key, (gamma, beta) in data["deviations"].items()},
+            deviations={key: (_number(gamma), _number(beta)) for key, (gamma, beta) in data["deviations"].items()},
         )
 
 
 def _step(data: Mapping[str, Any]) -> StepRecord:
     fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
-    return StepRecord(**fields)
+    return StepRecord(**fields | {"entropy": _number(fields["entropy"])})
+
+
+def _number(value: float | None) -> float:
+    """A number from JSON, in which NaN is null."""
+    return math.nan if value is None else value
 
 
 @dataclass(frozen=True)
@@ -83,9 +89,11 @@ class DomainResult:
     Args:
         domain: its name.
         n: number of images.
-        error: method -> error in percent.
+        error: method -> error in percent; empty without labels.
         nll: method -> mean negative log-likelihood of the labels, in nats; empty in a report of an earlier version.
         ece: method -> expected calibration error in percent; empty in a report of an earlier version.
+        entropy: method -> mean normalised entropy of its answers, in [0, 1].
+        changed: method -> answers that differ from the first method's, in percent.
     """
 
     domain: str
@@ -93,6 +101,8 @@ class DomainResult:
     error: dict[str, float]
     nll: dict[str, float] = field(default_factory=dict)
     ece: dict[str, float] = field(default_factory=dict)
+    entropy: dict[str, float] = field(default_factory=dict)
+    changed: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -132,9 +142,14 @@ class Report:
         """How many images each method predicted, over all domains."""
         return sum(row.n for row in self.rows)
 
+    @property
+    def has_errors(self) -> bool:
+        """Whether the images had labels, so that errors were counted."""
+        return any(row.error for row in self.rows)
+
     def mean_error(self, method: str) -> float:
-        """The unweighted mean over the domains, in percent."""
-        return mean([row.error[method] for row in self.rows])
+        """The unweighted mean over the domains, in percent; NaN without labels."""
+        return mean([row.error[method] for row in self.rows if row.error])
 
     def mean_nll(self, method: str) -> float:
         """The unweighted mean over the domains, in nats; NaN in a report of an earlier version."""
@@ -146,11 +161,15 @@ class Report:
 
     def mean_row(self) -> DomainResult:
         """The last row of a table: the domain "mean", all images, the mean error of each method."""
-        return DomainResult("mean", self.images, {method: self.mean_error(method) for method in self.methods})
+        errors = {method: self.mean_error(method) for method in self.methods} if self.has_errors else {}
+        entropy = {m: mean([row.entropy[m] for row in self.rows if row.entropy]) for m in self.methods}
+        changed = {m: mean([row.changed[m] for row in self.rows if row.changed]) for m in self.methods}
+        return DomainResult("mean", self.images, errors, entropy=entropy, changed=changed)
 
     def gain(self, row: DomainResult) -> float:
-        """Points of error by which the last method is better than the first in a row."""
-        return row.error[self.methods[0]] - row.error[self.methods[-1]]
+        """Points of error by which the last method is better than the first in a row; NaN without labels."""
+        nan = math.nan
+        return row.error.get(self.methods[0], nan) - row.error.get(self.methods[-1], nan)
 
     def seconds_per_image(self, method: str) -> float:
         """The mean time in `step` for one image, by this process's clock."""
@@ -158,7 +177,8 @@ class Report:
 
     def points(self) -> dict[str, tuple[int, float]]:
         """method -> (how many numbers it learns, its mean error); methods whose number is not known are left out."""
-        return {m: (self.parameters[m], self.mean_error(m)) for m in self.methods if m in self.parameters}
+        known = [m for m in self.methods if m in self.parameters and self.has_errors]
+        return {m: (self.parameters[m], self.mean_error(m)) for m in known}
 
     def to_dict(self) -> dict[str, Any]:
         """The fields and the means, JSON-ready."""
@@ -168,7 +188,7 @@ class Report:
 
     def to_json(self, path: str | Path) -> Path:
         """Write the report atomically; returns the path."""
-        return write_atomically(path, json.dumps(self.to_dict(), indent=2) + "\n")
+        return write_atomically(path, strict_json(self.to_dict(), indent=2) + "\n")
 
     @classmethod
     def from_json(cls, path: str | Path) -> "Report":
@@ -182,28 +202,38 @@ class Report:
         return cls(**{**known, "rows": [DomainResult(**row) for row in data["rows"]]})
 
     def table(self, title: str | None = None, *, gain: bool = True) -> Table:
-        """A row for each domain and one for the mean: images, the error of each method, the lowest in bold.
+        """A row for each domain, and one for the mean of several: images, the error of each method, the lowest in bold.
+
+        Without labels: the entropy of each method, and how many answers of the last differ from the first's.
 
         Args:
             title: above the table.
             gain: whether a last column shows the gain of the last method over the first.
         """
-        table = Table(title=title, caption="error in %, lower is better" + ("; gain in points" if gain else ""))
-        table.add_column("corruption")
+        shown, head, caption = (self._errors, "gain", "error in %, lower is better; gain in points")
+        if not self.has_errors:
+            shown, head = self._entropies, "other answers"
+            caption = "mean entropy of the answers, from 0 (sure) to 1; no labels, so no errors"
         gain = gain and len(self.methods) > 1
-        for name in ("n", *self.methods, *(["gain"] if gain else [])):
+        table = Table(title=title, caption=caption.split(";")[0] if self.has_errors and not gain else caption)
+        table.add_column("images" if not self.has_errors else "corruption")
+        for name in ("n", *self.methods, *([head] if gain else [])):
             table.add_column(name, justify="right")
-
-        def cells(row: DomainResult) -> list[str]:
-            best = lowest(row.error.values())
-            errors = [marked(row.error[method], best) for method in self.methods]
-            return [row.domain, str(row.n), *errors] + ([f"{self.gain(row):+.2f}"] if gain else [])
-
         for row in self.rows:
-            table.add_row(*cells(row))
-        table.add_section()
-        table.add_row(*cells(self.mean_row()), style="bold")
+            table.add_row(row.domain, str(row.n), *shown(row)[: None if gain else -1])
+        if len(self.rows) > 1:
+            table.add_section()
+            row = self.mean_row()
+            table.add_row(row.domain, str(row.n), *shown(row)[: None if gain else -1], style="bold")
         return table
+
+    def _errors(self, row: DomainResult) -> list[str]:
+        best = lowest(row.error.values())
+        return [marked(row.error.get(method, math.nan), best) for method in self.methods] + [f"{self.gain(row):+.2f}"]
+
+    def _entropies(self, row: DomainResult) -> list[str]:
+        found = [f"{row.entropy.get(method, math.nan):.3f}" for method in self.methods]
+        return [*found, f"{row.changed.get(self.methods[-1], math.nan):.1f} %"]
 
 
 def marked(value: float, best: float) -> str:

@@ -24,6 +24,7 @@ from spear_hf.errors import DataError
 from spear_hf.evaluation.report import BatchRecord, Report
 from spear_hf.steering.model import SpearModel
 from spear_hf.utils.files import write_atomically
+from spear_hf.utils.strict_json import strict_json
 
 REPORT_NAME, STEPS_NAME, CLEAN_NAME = "report.json", "steps.jsonl", "clean.json"
 LEARNED_NAME = "learned.safetensors"
@@ -197,7 +198,7 @@ def by_boundary(state: dict[str, Tensor]) -> dict[str, tuple[float, float]]:
 
 
 def _line(record: BatchRecord) -> str:
-    return json.dumps(record.to_dict()) + "\n"
+    return strict_json(record.to_dict()) + "\n"
 
 
 def _read_report(path: Path) -> Report:

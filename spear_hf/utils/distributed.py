@@ -153,3 +153,11 @@ class ProcessGroup:
         values = [value]
         dist.broadcast_object_list(values, src=0, device=self._device)
         return values[0]
+
+    def gathered(self, values: list[Any]) -> list[Any]:
+        """The values of all processes, in their order; on every process."""
+        if self.count == 1:
+            return values
+        found: list[Any] = [None] * self.count
+        dist.all_gather_object(found, values)
+        return [value for part in found for value in part]

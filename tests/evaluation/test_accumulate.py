@@ -11,7 +11,7 @@ from spear_hf.evaluation.metrics import NUM_BINS, sums_over
 def test_an_error_is_a_percentage() -> None:
     metrics = MetricAccumulator(["method"])
     assert math.isnan(metrics.error("fog", "method"))
-    metrics.add("fog", "method", [1] + [0] * (1 + NUM_BINS), 4)
+    metrics.add("fog", "method", [1] + [0] * (3 + NUM_BINS), 4)
     assert metrics.error("fog", "method") == 25.0
 
 

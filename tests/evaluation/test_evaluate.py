@@ -117,15 +117,9 @@ def test_labels_that_do_not_fit_are_refused(net: nn.Module) -> None:
             batch = super().batch(number)
             return batch | {"labels": batch["labels"] + 7}
 
-    class Unlabelled(TinyStream):
-        def batch(self, number: int) -> dict[str, Any]:
-            return super().batch(number) | {"labels": None}
-
     source = {"source": Source(net)}
     with pytest.raises(DataError, match="do not fit a model with 10 classes"):
         evaluate(source, Shifted(), progress=False)
-    with pytest.raises(DataError, match="no labels"):
-        evaluate(source, Unlabelled(), progress=False)
 
 
 def test_a_tracker_gets_one_record_for_each_batch(net: nn.Module) -> None:
@@ -165,3 +159,58 @@ def test_a_report_says_what_the_answers_and_the_steps_were_worth(net: nn.Module,
     assert report.parameters == {"source": 0, "alpha only": 0, "SPeaR": 2 * (8 + 8 + 16 + 24)}
     assert report.memory["source"] == 0 < report.memory["SPeaR"]
     assert report.seconds_per_image("SPeaR") == report.seconds["SPeaR"] / 44
+
+
+class Unlabelled(TinyStream):
+    def batch(self, number: int) -> dict[str, Any]:
+        return super().batch(number) | {"labels": None}
+
+
+def test_without_labels_the_report_says_what_changed(net: nn.Module) -> None:
+    moved = BnAdapt(copy.deepcopy(net), 1.0)
+    report = evaluate({"source": Source(net), "moved": moved}, Unlabelled(), progress=False)
+    assert (report.has_errors, report.rows[0].error) == (False, {})
+    assert report.rows[0].changed["source"] == 0 < report.rows[0].changed["moved"]
+    assert 0 < report.rows[0].entropy["moved"] < 1
+    assert Report.from_dict(report.to_dict()) == report
+
+
+def test_the_users_own_loader_is_evaluated_and_nothing_is_reset(net: nn.Module) -> None:
+    images, labels = images_and_labels(0, 12)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(images, labels), batch_size=5)
+    tta = learner(net)
+    tta.step(images)
+    report = evaluate({"source": Source(copy.deepcopy(net)), "SPeaR": tta}, loader, progress=False)
+    assert (report.images, tta.num_steps) == (12, 4)
+    with torch.no_grad():
+        assert report.rows[0].error["source"] == 100 * float((net(images).argmax(1) != labels).float().mean())
+
+
+def test_labels_in_part_of_a_stream_are_refused(net: nn.Module) -> None:
+    images, labels = images_and_labels(0, 4)
+    with pytest.raises(DataError, match="others have none"):
+        evaluate({"source": Source(net)}, [(images, labels), (images,)], progress=False)
+
+
+def test_a_plain_loader_has_no_checkpoint(net: nn.Module, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="a list cannot be resumed"):
+        evaluate({"source": Source(net)}, [images_and_labels(0, 4)], progress=False, checkpoint=tmp_path)
+
+
+def test_all_classes_can_be_answered_unless_restricted(net: nn.Module) -> None:
+    class Restricted(TinyStream):
+        class_subset = torch.tensor([3])
+
+    open_to_all = evaluate({"source": Source(net)}, Restricted(), progress=False)
+    restricted = evaluate({"source": Source(net)}, Restricted(), progress=False, restrict_classes=True)
+    assert open_to_all.rows != restricted.rows
+    assert restricted.provenance["answers"] == "the 1 classes of these images"
+
+
+def test_mixed_precision_stands_in_the_report(net: nn.Module) -> None:
+    class Accelerator:
+        mixed_precision, num_processes, process_index, device = "bf16", 1, 0, torch.device("cpu")
+        log = staticmethod(lambda values, step: None)
+
+    report = evaluate({"source": Source(net)}, TinyStream(), progress=False, accelerator=Accelerator())
+    assert (report.provenance["mixed_precision"], report.provenance["device"]) == ("bf16", "cpu")
