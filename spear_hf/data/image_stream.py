@@ -17,7 +17,7 @@ from spear_hf.data.labels import LabelMap
 from spear_hf.data.processor import Processor
 from spear_hf.data.rendering import Recipe, render
 from spear_hf.data.schedule import BatchPlan, Schedule
-from spear_hf.data.sources import ImageSource
+from spear_hf.data.sources import MISSING, ImageSource
 from spear_hf.errors import DataError, SpearError
 
 
@@ -108,6 +108,11 @@ class ImageStream:
         return self._label_map is not None
 
     @property
+    def skipped_names(self) -> list[str]:
+        """The names of the skipped images, in the order of the source."""
+        return self._source.names(np.array(sorted(self.skipped), dtype=np.int64), self.schedule.domains[0])
+
+    @property
     def classes(self) -> list[str] | None:
         """Names of the classes, if labels are numbered as in the source; otherwise None."""
         is_own = self._label_map is not None and self._label_map.how == "source"
@@ -179,6 +184,8 @@ class ImageStream:
         plan = self.schedule.batch(number)
         part = plan.part(self._rank, self._world)
         images, broken = self._render(part, self._skip_broken)
+        if self._skip_broken:
+            broken += self._drop_unlabelled(part, images)
         kept = [place for place, image in enumerate(images) if image is not None]
         ids, domains = part.ids[kept], part.domains[kept]
         made = ImageBatch(
@@ -198,6 +205,18 @@ class ImageStream:
         """The corrupted uint8 images of a part of a batch, and the sample ids of its broken images."""
         domains = [self.schedule.domains[i] for i in part.domains]
         return render(self._source, self.recipe, part.ids, domains, skip_broken=skip_broken)
+
+    def _drop_unlabelled(self, part: BatchPlan, images: list[np.ndarray | None]) -> list[int]:
+        """Remove the images whose label is an empty cell, and return their sample ids."""
+        missing: list[int] = []
+        for domain in np.unique(part.domains).tolist() if self._label_map is not None else ():
+            places = np.flatnonzero(part.domains == domain)
+            labels = self._source.labels(part.ids[places], self.schedule.domains[domain])
+            for place in places[labels == MISSING] if labels is not None else ():
+                if images[place] is not None:
+                    images[place] = None
+                    missing.append(int(part.ids[place]))
+        return missing
 
     def _pixels(self, images: list[np.ndarray], plan: BatchPlan) -> Tensor:
         """Pixel values of images of a batch; without images, an empty tensor of the shape that the batch has."""
@@ -230,8 +249,8 @@ class ImageStream:
         return names
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of the next batch, and a hash of everything that determines the batches."""
-        return {"next_batch": self._next, "spec": self.spec_hash}
+        """The number of the next batch, the skipped ids, and a hash of everything that determines the batches."""
+        return {"next_batch": self._next, "skipped": sorted(self.skipped), "spec": self.spec_hash}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The next iteration starts at the batch of `state`.
@@ -245,6 +264,7 @@ class ImageStream:
                 "pass load_stream the arguments that the state was saved with: describe() shows them"
             )
         self._start = self._next = int(state["next_batch"])
+        self.skipped = set(state.get("skipped", ()))
 
     @cached_property
     def spec_hash(self) -> str:

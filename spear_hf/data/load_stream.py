@@ -22,7 +22,7 @@ from spear_hf.data.processor import Processor
 from spear_hf.data.protocols import make_custom_plan, make_plan
 from spear_hf.data.rendering import make_recipe
 from spear_hf.data.schedule import Pool, Schedule
-from spear_hf.data.sources import Columns, ImageSource, open_source
+from spear_hf.data.sources import MISSING, Columns, ImageSource, open_source
 from spear_hf.errors import DataError
 
 
@@ -105,7 +105,7 @@ def load_stream(
     labels = opened.labels(known, first)
     label_map = None if labels is None else match_classes(opened.classes, class_names)
     if labels is not None and label_map is not None:
-        label_map(labels)  # refuses labels beyond the classes now, not at batch 700
+        label_map(labels[_labelled(opened, labels, skip_broken)])  # refuses a wrong label now, not at batch 700
         _warn_if_sorted(opened, pool, labels)
     if schedule is not None:
         severities = severity if isinstance(severity, Sequence) else [severity]
@@ -139,6 +139,19 @@ def _checked_limit(limit: int | None, source: ImageSource) -> int:
     if not 1 <= limit <= len(source):
         raise DataError(f"limit={limit}, but {source.name} has {len(source)} images; pass 1..{len(source)} or None")
     return limit
+
+
+def _labelled(source: ImageSource, labels: np.ndarray, skip_broken: bool) -> np.ndarray:
+    """(N,) bool, the images that have a label; without `skip_broken` an image without one is refused."""
+    missing = np.flatnonzero(labels == MISSING)
+    if len(missing) and not skip_broken:
+        shown = ", ".join(source.locate(int(i), (source.held or (CLEAN,))[0]) for i in missing[:5])
+        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+        raise DataError(
+            f"{len(missing)} of {len(labels)} images have no label (an empty cell): {shown}{more}; fill them, "
+            "pass label_column=None to go without labels, or skip_broken=True to leave the images out"
+        )
+    return labels != MISSING
 
 
 def _warn_if_sorted(source: ImageSource, pool: Pool, labels: np.ndarray) -> None:

@@ -120,52 +120,58 @@ def render(
         skip_broken: return None for a broken image instead of raising.
 
     Raises:
-        DataError: an image that cannot be decoded, or images of several sizes in a domain.
+        DataError: images that cannot be decoded; it counts them and names the first.
     """
     images: list[np.ndarray | None] = [None] * len(ids)
     broken: list[int] = []
+    errors: list[DataError] = []
     for domain in dict.fromkeys(domains):
         places = [i for i, other in enumerate(domains) if other == domain]
-        decoded = [
-            _decode(source, recipe, sample_id, encoded, domain, skip_broken)
-            for sample_id, encoded in zip(ids[places], source.read(ids[places], domain), strict=True)
-        ]
-        whole = [i for i, image in zip(places, decoded, strict=True) if image is not None]
-        broken += [int(ids[i]) for i, image in zip(places, decoded, strict=True) if image is None]
-        kept = [image for image in decoded if image is not None]
-        if recipe.preset is not None and kept and not domain.is_clean:
-            kept = _corrupt(recipe, recipe.preset, kept, ids[whole], domain)
-        for i, image in zip(whole, kept, strict=True):
-            images[i] = image
+        for i, encoded in zip(places, source.read(ids[places], domain), strict=True):
+            try:
+                image = decode_rgb(encoded, partial(source.locate, int(ids[i]), domain))
+                images[i] = crop_imagenet(image) if recipe.crop else image
+            except DataError as error:
+                broken.append(int(ids[i]))
+                errors.append(error)
+        if recipe.preset is not None and not domain.is_clean:
+            _corrupt(recipe, recipe.preset, images, places, ids, domain)
+    if errors and not skip_broken:
+        raise errors[0] if len(errors) == 1 else DataError(_listed(errors, len(ids))) from errors[0]
     return images, broken
 
 
-def _decode(
-    source: ImageSource, recipe: Recipe, sample_id: int, encoded: Any, domain: Domain, skip_broken: bool
-) -> np.ndarray | None:
-    try:
-        image = decode_rgb(encoded, partial(source.locate, sample_id, domain))
-    except DataError:
-        if skip_broken:
-            return None
-        raise
-    return crop_imagenet(image) if recipe.crop else image
+def _listed(errors: Sequence[DataError], count: int) -> str:
+    shown = "; ".join(str(error).removesuffix("; repair it, or pass skip_broken=True") for error in errors[:5])
+    more = f"; and {len(errors) - 5} more" if len(errors) > 5 else ""
+    return f"{len(errors)} of {count} images of a batch: {shown}{more}; repair them, or pass skip_broken=True"
 
 
 def _corrupt(
-    recipe: Recipe, preset: str, images: list[np.ndarray], ids: np.ndarray, domain: Domain
-) -> list[np.ndarray]:
-    sizes = {image.shape[:2] for image in images}
-    if len(sizes) > 1:
-        shown = ", ".join(f"{height}x{width}" for height, width in sorted(sizes)[:4])
-        raise DataError(
-            f"images of several sizes ({shown}) and preset={preset!r}, whose constants are in pixels; "
-            "resize the images to one size, or pass preset='imagenet', which crops"
-        )
+    recipe: Recipe,
+    preset: str,
+    images: list[np.ndarray | None],
+    places: Sequence[int],
+    ids: np.ndarray,
+    domain: Domain,
+) -> None:
+    """Corrupt the images at `places` in the list; those of one size together."""
+    by_size: dict[tuple[int, ...], list[int]] = {}
+    for i in places:
+        if (image := images[i]) is not None:
+            by_size.setdefault(image.shape, []).append(i)
+    for same in by_size.values():
+        corrupted = _corrupt_one_size(recipe, preset, [images[i] for i in same], ids[same], domain)
+        for i, image in zip(same, corrupted, strict=True):
+            images[i] = image
+
+
+def _corrupt_one_size(recipe: Recipe, preset: str, images: list[Any], ids: np.ndarray, domain: Domain) -> np.ndarray:
+    """(n, H, W, 3) uint8: n images of one size, corrupted and stored as JPEG."""
     batch = torch.from_numpy(np.stack(images))
     for name, severity in domain.steps:
         rngs = [sample_rng(recipe.seed, preset, name, severity, int(sample_id)) for sample_id in ids]
         batch = corrupt_batch(batch, name, severity, rngs, preset, frost_dir=recipe.frost_dir)
     if recipe.jpeg_quality is not None:
         batch = reencode_jpeg(batch, recipe.jpeg_quality)
-    return list(batch.numpy())
+    return batch.numpy()

@@ -143,9 +143,9 @@ def test_a_resumed_stream_yields_the_remaining_batches(dataset: Dataset, workers
     assert len(list(resumed)) == len(resumed)  # the state is used once
 
 
-def test_the_state_is_an_integer_and_a_hash(dataset: Dataset) -> None:
+def test_the_state_is_an_integer_the_skipped_ids_and_a_hash(dataset: Dataset) -> None:
     stream = load_stream(dataset, corruptions="fog")
-    assert stream.state_dict() == {"next_batch": 0, "spec": stream.spec_hash}
+    assert stream.state_dict() == {"next_batch": 0, "skipped": [], "spec": stream.spec_hash}
 
 
 @pytest.mark.parametrize(

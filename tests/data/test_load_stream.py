@@ -1,12 +1,14 @@
 """Arguments that do not fit are refused with what is allowed."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from datasets import Dataset
 from PIL import Image
 
 from spear_hf.data.load_stream import load_stream
+from spear_hf.data.processor import load_processor
 from spear_hf.errors import DataError
 from tests.builders import write_pictures
 
@@ -64,10 +66,19 @@ def test_a_size_without_constants_is_refused_until_a_preset_is_named(tmp_path: P
     assert load_stream(folder, preset="cifar").batch(0)["pixel_values"].shape == (2, 28, 28, 3)
 
 
-def test_images_of_several_sizes_are_refused_where_constants_are_in_pixels() -> None:
+def test_images_of_several_sizes_are_corrupted_each_as_if_it_were_alone() -> None:
+    mixed = [Image.new("RGB", (32, 32), "red"), Image.new("RGB", (48, 32)), Image.new("RGB", (32, 32), "blue")]
+    options: dict[str, Any] = {"corruptions": "fog", "shuffle": False}
+    keep = load_processor(None, mean=[0.0] * 3, std=[1.0] * 3, size=32)
+    together = load_stream(Dataset.from_dict({"image": mixed}), processor=keep, **options).batch(0)["pixel_values"]
+    alike = load_stream(Dataset.from_dict({"image": [mixed[0], mixed[2], mixed[2]]}), processor=keep, **options).batch(
+        0
+    )
+    assert together[[0, 2]].equal(alike["pixel_values"][[0, 2]])
+
+
+def test_images_of_several_sizes_do_not_stack_without_a_processor() -> None:
     mixed = Dataset.from_dict({"image": [Image.new("RGB", (32, 32)), Image.new("RGB", (48, 32))]})
-    with pytest.raises(DataError, match=r"several sizes \(32x32, 32x48\) and preset='cifar'"):
-        load_stream(mixed, preset="cifar").batch(0)
     with pytest.raises(DataError, match=r"several sizes .* do not stack; pass processor="):
         load_stream(mixed, corruptions="clean").batch(0)
 

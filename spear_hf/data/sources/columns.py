@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 IMAGE_COLUMNS = ("image", "img", "jpg", "jpeg", "png", "webp", "pixel_values")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "class_id", "cls", "target", "category", "imagenet_index")
+MISSING = np.iinfo(np.int64).min  # the label of an empty cell
 WNID_COLUMNS = ("wnid", "synset", "wordnet_id")
 
 
@@ -92,37 +93,68 @@ def number_labels(
     (['bee', 'cat'], [1, 0, 1])
 
     Args:
-        column: its cells.
+        column: its cells; an empty one gives MISSING.
         names: of the classes, if the column holds numbers and the names are known.
         column_name: for the error message.
 
     Raises:
         DataError: a column of other values.
     """
-    values = np.asarray(column)
-    if values.ndim == 1 and np.issubdtype(values.dtype, np.integer):
-        return names, values.astype(np.int64)
-    if values.ndim == 1 and len(values) and isinstance(values[0], str):
-        classes, numbers = np.unique(values.astype(str), return_inverse=True)
-        return classes.tolist(), numbers.astype(np.int64)
+    cells = list(column)
+    there = [cell is not None and cell != "" and cell == cell for cell in cells]  # NaN is an empty cell too
+    filled = [cell for cell, is_there in zip(cells, there, strict=True) if is_there]
+    if all(isinstance(cell, float) and cell.is_integer() for cell in filled):  # whole numbers beside an empty cell
+        filled = [int(cell) for cell in filled]
+    numbers = np.full(len(cells), MISSING)
+    if filled and all(isinstance(cell, str) for cell in filled):
+        classes, numbers[there] = np.unique(np.array(filled, dtype=str), return_inverse=True)
+        return classes.tolist(), numbers
+    if all(isinstance(cell, int | np.integer) and not isinstance(cell, bool) for cell in filled):
+        numbers[there] = filled
+        return names, numbers
+    odd = next(cell for cell in filled if isinstance(cell, bool) or not isinstance(cell, int | np.integer))
     raise DataError(
-        f"label column {column_name!r} holds {values.dtype} of shape {values.shape}; it takes integers or names"
+        f"label column {column_name!r} holds {type(odd).__name__} values ({str(odd)[:40]}); it takes integers or "
+        "names: choose another label_column, or None"
     )
 
 
-def as_encoded(cell: Any) -> Encoded:
-    """A cell of an image column as an encoded image.
+def as_encoded(cell: Any, dtype: str | None = None, root: Path = Path()) -> Encoded:
+    """A cell of an image column as an encoded image; None for an empty cell.
 
     >>> from spear_hf.data.sources.columns import as_encoded
     >>> as_encoded({"bytes": None, "path": "cat.jpg"}).name
     'cat.jpg'
 
     Args:
-        cell: {"bytes", "path"} of an Image that is not decoded, bytes, or nested lists of pixels.
+        cell: {"bytes", "path"} of an Image that is not decoded, bytes, a path or URL, or nested lists of pixels.
+        dtype: of the pixels; None for that of the lists.
+        root: the folder that relative paths start at.
     """
     if isinstance(cell, dict):
-        return cell["bytes"] if cell.get("bytes") is not None else Path(cell["path"])
-    return cell if isinstance(cell, bytes) else np.asarray(cell, dtype=np.uint8)
+        cell = cell["bytes"] if cell.get("bytes") is not None else cell.get("path")
+    if isinstance(cell, str):
+        return cell if "://" in cell else root / cell if cell else None
+    if cell is None or isinstance(cell, bytes):
+        return cell
+    try:
+        return np.asarray(cell, dtype=dtype)
+    except ValueError:  # rows of several lengths; refused when it is decoded
+        return np.array(cell, dtype=object)
+
+
+def pixel_dtype(feature: Any) -> str | None:
+    """The dtype of a column of pixels, as numpy names it; None for a column of another kind.
+
+    >>> from datasets import Array3D
+    >>> from spear_hf.data.sources.columns import pixel_dtype
+    >>> pixel_dtype(Array3D((8, 8, 3), "float32"))
+    'float32'
+    """
+    while getattr(feature, "feature", None) is not None:
+        feature = feature.feature
+    found = getattr(feature, "dtype", None)
+    return found if found in ("uint8", "uint16", "float16", "float32", "float64", "bool") else None
 
 
 def file_note(cell: Any) -> str:
@@ -132,7 +164,7 @@ def file_note(cell: Any) -> str:
     >>> file_note({"bytes": b"", "path": "photos/cat.jpg"})
     ' (cat.jpg)'
     """
-    path = cell.get("path") if isinstance(cell, dict) else None
+    path = cell.get("path") if isinstance(cell, dict) else cell if isinstance(cell, str) else None
     return f" ({Path(path).name})" if path else ""
 
 

@@ -19,6 +19,7 @@ from spear_hf.data.sources.columns import (
     find_image_column,
     find_label_column,
     number_labels,
+    pixel_dtype,
 )
 from spear_hf.errors import DataError
 
@@ -45,6 +46,7 @@ class RowSource:
         dataset: read as it is stored; a format or transform of it is ignored.
         name: for people.
         columns: which of its columns to read.
+        root: the folder that relative paths in the image column start at.
 
     Raises:
         DataError: no rows, or no such columns.
@@ -53,7 +55,7 @@ class RowSource:
     held = None
     window = None
 
-    def __init__(self, dataset: "Dataset", name: str, columns: Columns) -> None:
+    def __init__(self, dataset: "Dataset", name: str, columns: Columns, root: Path = Path()) -> None:
         from datasets import Image
 
         if len(dataset) == 0:
@@ -67,6 +69,7 @@ class RowSource:
             dataset = dataset.cast_column(self.image_column, Image(decode=False))
         self._images = dataset.select_columns(self.image_column)
         self._paths = _own_paths(self._images, self.image_column)
+        self._dtype, self._root = pixel_dtype(dataset.features[self.image_column]), root
         self._rows: np.ndarray | None = None
         self.classes, self._labels = self._read_labels(dataset)
 
@@ -90,7 +93,8 @@ class RowSource:
 
     def read(self, ids: np.ndarray, domain: Domain) -> list[Encoded]:
         """The images of the rows, as they are stored."""
-        return [as_encoded(cell) for cell in self._images[self._at(ids).tolist()][self.image_column]]
+        cells = self._images[self._at(ids).tolist()][self.image_column]
+        return [as_encoded(cell, self._dtype, self._root) for cell in cells]
 
     def locate(self, sample_id: int, domain: Domain) -> str:
         """The row, and the file if the dataset has its name."""
@@ -108,7 +112,7 @@ class RowSource:
     def _read_labels(self, dataset: "Dataset") -> tuple[Sequence[str] | None, np.ndarray | None]:
         if self.label_column is None:
             return None, None
-        column = dataset.select_columns(self.label_column).with_format("numpy")[:][self.label_column]
+        column = dataset.select_columns(self.label_column)[:][self.label_column]
         return number_labels(column, getattr(dataset.features[self.label_column], "names", None), self.label_column)
 
 
@@ -116,10 +120,12 @@ def _own_paths(images: "Dataset", column: str) -> list[str] | None:
     """The path of the image in each row, without the folder that all share; None if two rows have the same or none."""
     from datasets import Image
 
-    if not isinstance(images.features[column], Image):
-        return None
     stored = images.data.table.column(column)  # memory-mapped: the bytes of the images are not read
-    paths = compute.struct_field(stored, "path").to_pylist()  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(images.features[column], Image):
+        stored = compute.struct_field(stored, "path")  # pyright: ignore[reportAttributeAccessIssue]
+    elif getattr(images.features[column], "dtype", None) != "string":
+        return None
+    paths: list[str] = stored.to_pylist()
     if images._indices is not None:  # pyright: ignore[reportPrivateUsage]
         rows = images._indices.column(0).to_pylist()  # pyright: ignore[reportPrivateUsage]
         paths = [paths[row] for row in rows]

@@ -15,6 +15,7 @@ from spear_hf.data.sources.columns import (
     find_image_column,
     find_label_column,
     number_labels,
+    pixel_dtype,
 )
 from spear_hf.errors import DataError
 
@@ -59,6 +60,7 @@ class IterableSource:
         self.label_column = find_label_column(features, columns)
         self.classes = getattr(features[self.label_column], "names", None) if self.label_column else None
         self._length = length
+        self._dtype = pixel_dtype(features[self.image_column])
         if isinstance(features[self.image_column], Image):
             dataset = dataset.cast(_undecoded(features, self.image_column))
         self._dataset = dataset.select_columns([c for c in (self.image_column, self.label_column) if c])
@@ -92,12 +94,15 @@ class IterableSource:
     def names(self, ids: np.ndarray, domain: Domain) -> list[str]:
         """The paths in the image column, or the numbers of the rows that have none."""
         cells = self._cells(ids, self.image_column)
-        paths = [cell.get("path") if isinstance(cell, dict) else None for cell in cells]
-        return [path or str(row) for path, row in zip(paths, ids.tolist(), strict=True)]
+        paths = [cell.get("path") if isinstance(cell, dict) else cell for cell in cells]
+        paths = [path.split("::")[0].split("://")[-1].lstrip("/") if _is_url(path) else path for path in paths]
+        return [
+            path if path and isinstance(path, str) else str(row) for path, row in zip(paths, ids.tolist(), strict=True)
+        ]
 
     def read(self, ids: np.ndarray, domain: Domain) -> list[Encoded]:
         """The images of the rows, not decoded."""
-        return [as_encoded(cell) for cell in self._cells(ids, self.image_column)]
+        return [as_encoded(cell, self._dtype) for cell in self._cells(ids, self.image_column)]
 
     def locate(self, sample_id: int, domain: Domain) -> str:
         """The row, and the file if the dataset has its name."""
@@ -129,6 +134,10 @@ class IterableSource:
                 f"limit={self._length}, but {self.name} ended after {found} images; pass limit={found} or less"
             )
         return rows
+
+
+def _is_url(path: Any) -> bool:
+    return isinstance(path, str) and "://" in path
 
 
 def _infer_features(dataset: "IterableDataset", name: str) -> "Features":

@@ -1,6 +1,7 @@
 """Rows of a Dataset: their columns, and the corruptions that they name."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,3 +75,32 @@ def test_labels_are_read_from_the_column_asked_for_or_not_at_all(rows: Dataset) 
     assert batch["labels"].equal(batch["index"])  # pyright: ignore[reportOptionalMemberAccess]
     assert load_stream(rows, corruptions="fog").batch(0)["labels"] is None
     assert load_stream(rows, corruptions="fog", label_column=None).batch(0)["labels"] is None
+
+
+def test_a_row_without_an_image_is_named_and_skipped_on_demand() -> None:
+    images = [cell["bytes"] for cell in picture_rows(3).cast_column("image", Image(decode=False))["image"]]
+    holed = Dataset.from_dict({"image": [images[0], None, images[2]]}, features=Features({"image": Image()}))
+    with pytest.raises(DataError, match=r"row 1 of dataset has no image \(an empty cell\)"):
+        load_stream(holed, corruptions="clean").batch(0)
+    stream = load_stream(holed, corruptions="clean", shuffle=False, skip_broken=True)
+    assert [batch["index"].tolist() for batch in stream] == [[0, 2]]
+    assert stream.skipped_names == ["1"]
+
+
+@pytest.mark.parametrize("cells", [[0, None, 2], ["ant", None, "bee"], [0.0, float("nan"), 2.0]])
+def test_a_row_without_a_label_is_named_and_skipped_on_demand(cells: list[Any]) -> None:
+    rows = picture_rows(3).remove_columns("label").add_column("label", cells)  # pyright: ignore[reportCallIssue]
+    with pytest.raises(DataError, match=r"1 of 3 images have no label \(an empty cell\): row 1 of dataset"):
+        load_stream(rows, corruptions="clean")
+    stream = load_stream(rows, corruptions="clean", shuffle=False, skip_broken=True)
+    assert [batch["index"].tolist() for batch in stream] == [[0, 2]]
+    assert stream.skipped == {1}
+
+
+def test_a_column_of_paths_is_read_as_images(folder: Path) -> None:
+    paths = sorted(map(str, folder.rglob("*.png")))
+    stream = load_stream(Dataset.from_dict({"image": paths, "label": [0, 1] * 5}), corruptions="clean", shuffle=False)
+    assert stream.batch(0)["names"][0] == "ant/00.png"
+    assert stream.batch(0)["pixel_values"].equal(
+        load_stream(folder, corruptions="clean", shuffle=False).batch(0)["pixel_values"]
+    )

@@ -1,7 +1,9 @@
 """Streaming datasets, read in windows."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from PIL import Image as PILImage
 
 from spear_hf.data.load_stream import load_stream
 from spear_hf.errors import DataError
-from tests.builders import picture_rows, pictures
+from tests.builders import picture_rows, pictures, write_pictures
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* is sorted by class", "ignore:Specifying null_placement")
 
@@ -81,3 +83,15 @@ def test_a_streaming_dataset_sorted_by_class_warns() -> None:
 def test_protocols_that_read_in_any_order_refuse_a_streaming_dataset(protocol: str) -> None:
     with pytest.raises(DataError, match=f"protocol='{protocol}' reads images in any order"):
         load_stream(as_iterable(), limit=N, protocol=protocol)
+
+
+def test_images_in_an_archive_are_streamed_by_their_urls(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "cat", 4)
+    with ZipFile(tmp_path / "test.zip", "w") as archive:
+        for file in sorted((tmp_path / "cat").iterdir()):
+            archive.write(file, f"cat/{file.name}")
+    urls = [{"image": f"zip://cat/{i:02d}.png::{tmp_path}/test.zip"} for i in range(4)]
+    rows = IterableDataset.from_generator(lambda: iter(urls))
+    batch = load_stream(rows, corruptions="clean", limit=4, shuffle=False).batch(0)
+    assert np.array_equal(batch["pixel_values"].numpy(), pictures(4))
+    assert batch["names"][3] == "cat/03.png"
