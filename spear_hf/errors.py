@@ -20,6 +20,7 @@
     │   ├── AdapterSaveError        (ValueError)       a state that must not be saved, or a folder not to save into
     │   └── BaseModelMismatchError  (ValueError)       an adapter that was learned on another base
     ├── CheckpointError         (ValueError)           a checkpoint of another run, or one that cannot be accessed
+    ├── OutputError             (OSError)              a file that cannot be written: a full or read-only disk
     ├── MergeError              (NotImplementedError)  RSPs cannot be merged into the weights
     └── LaunchError             (RuntimeError)         processes that did not start, or an unsupported wrapper
 
@@ -117,6 +118,10 @@ class BaseModelMismatchError(AdapterError, ValueError):
 
 class CheckpointError(SpearError, ValueError):
     """A checkpoint of another run, or one that cannot be read or written."""
+
+
+class OutputError(SpearError, OSError):
+    """A file that cannot be written: a full or read-only disk, or a path that leads through a file."""
 
 
 class MergeError(SpearError, NotImplementedError):

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from spear_hf.adapters.containment import contained
 from spear_hf.backbones.fingerprint import Fingerprint
 from spear_hf.backbones.origin import LIBRARIES, Origin
 from spear_hf.boundaries import Boundary, select_boundaries
 from spear_hf.config import SpearConfig
 from spear_hf.errors import AdapterFormatError, BoundaryError, ConfigError
+from spear_hf.utils.folders import settle
 
 CONFIG_NAME = "adapter_config.json"
 FORMAT_VERSION = 1
@@ -123,15 +125,19 @@ def read_config(folder: str | Path) -> AdapterConfig:
         AdapterFormatError: there is no such file, or it is not a SPeaR adapter of a format that this version reads.
     """
     folder = Path(folder)
-    path = folder / CONFIG_NAME
+    settle(folder)
+    path = contained(folder, CONFIG_NAME)
     if not folder.is_dir():
         raise AdapterFormatError(f"there is no folder {folder}; an adapter is a folder that holds {CONFIG_NAME}")
     if not path.is_file():
         inside = sorted(p.parent.name for p in folder.glob(f"*/{CONFIG_NAME}"))
         hint = f"it holds the adapters {inside}: name one of those folders" if inside else "save_pretrained writes one"
         raise AdapterFormatError(f"{folder} holds no {CONFIG_NAME}; {hint}")
-    with path.open("rb") as file:
-        raw = file.read(MAX_CONFIG_BYTES + 1)
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_CONFIG_BYTES + 1)
+    except OSError as error:
+        raise AdapterFormatError(f"{path} cannot be read ({error.strerror}); check its permissions") from error
     if len(raw) > MAX_CONFIG_BYTES:
         raise AdapterFormatError(f"{path} has {path.stat().st_size:,} bytes, and at most {MAX_CONFIG_BYTES:,} are read")
     try:

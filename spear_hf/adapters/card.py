@@ -9,12 +9,21 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from torch import Tensor
 
 from spear_hf.adapters.adapter_config import AdapterConfig
-from spear_hf.adapters.card_metrics import METRICS_NAME, CardMetrics, CardRow, read_metrics, write_metrics
-from spear_hf.adapters.serialization import WEIGHTS_NAME, read_adapter
+from spear_hf.adapters.card_metrics import METRICS_NAME, CardMetrics, CardRow, metrics_bytes, read_metrics
+from spear_hf.adapters.containment import contained
+from spear_hf.adapters.serialization import (
+    WEIGHTS_NAME,
+    read_adapter,
+    refuse_model_folder,
+    save_adapter,
+    weights_bytes,
+)
 from spear_hf.config import SpearConfig
-from spear_hf.utils.files import write_atomically
+from spear_hf.errors import AdapterFormatError
+from spear_hf.utils.folders import settle
 
 CARD_NAME = "README.md"
+MAX_CARD_BYTES = 1_000_000
 _MARK = "<!-- spear-hf writes this card anew"  # removed by people who want to keep a text of their own
 _INDEX = """---
 {{ card_data }}
@@ -45,18 +54,50 @@ _LEARNED = (
 )
 
 
-def write_card(folder: Path, source: str | None = None, results: CardMetrics | None = None) -> Path:
-    """The path of README.md, written beside an adapter, with metrics.json if there are results.
+def save_with_card(
+    config: AdapterConfig,
+    state: Mapping[str, Tensor],
+    folder: str | Path,
+    source: str | None = None,
+    results: CardMetrics | None = None,
+) -> Path:
+    """The folder, after an adapter was written into it with README.md and, if there are results, metrics.json.
 
-    A README.md that a person wrote is kept.
+    All files are written, or none. A README.md that a person wrote is kept.
 
     Args:
-        folder: holds an adapter.
+        config, state, folder: as for `save_adapter`.
         source: how the code in the card names the adapter: a folder, or a Hub id; None gives a placeholder.
         results: None keeps the metrics.json in the folder if it is about these weights, and deletes it otherwise.
 
     >>> import tempfile, timm
-    >>> from pathlib import Path
+    >>> from spear_hf import get_spear_model
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     saved = get_spear_model(timm.create_model("test_resnet")).save_pretrained(folder)
+    ...     sorted(path.name for path in saved.iterdir())
+    ['README.md', 'adapter_config.json', 'adapter_model.safetensors']
+
+    Raises:
+        AdapterSaveError, OutputError: as for `save_adapter`; what was there is kept whole.
+    """
+    folder, weights = Path(folder), weights_bytes(config, state)
+    refuse_model_folder(folder)
+    settle(folder)
+    known = results or _known_metrics(folder, weights)
+    files: dict[str, bytes | None] = {METRICS_NAME: None if known is None else metrics_bytes(known, weights)}
+    if not _is_kept(folder):
+        files[CARD_NAME] = _card_text(config, state, known, len(weights), source).encode()
+    return save_adapter(config, state, folder, files)
+
+
+def write_card(folder: Path, source: str | None = None, results: CardMetrics | None = None) -> Path:
+    """The path of README.md, written beside an adapter, with metrics.json if there are results.
+
+    Args:
+        folder: holds an adapter.
+        source, results: as for `save_with_card`.
+
+    >>> import tempfile, timm
     >>> from spear_hf import get_spear_model
     >>> from spear_hf.adapters.card import write_card
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -64,14 +105,20 @@ def write_card(folder: Path, source: str | None = None, results: CardMetrics | N
     ...     write_card(saved, source="me/resnet-fog").name
     'README.md'
     """
-    if results is not None:
-        write_metrics(folder, results, folder / WEIGHTS_NAME)
-    elif read_metrics(folder, folder / WEIGHTS_NAME) is None:
-        (folder / METRICS_NAME).unlink(missing_ok=True)
-    path = folder / CARD_NAME
-    if path.exists() and not is_generated(path):
-        return path
-    return write_atomically(path, render_card(folder, source))
+    return save_with_card(*read_adapter(folder), folder, source, results) / CARD_NAME
+
+
+def _known_metrics(folder: Path, weights: bytes) -> CardMetrics | None:
+    try:
+        return read_metrics(folder, weights)
+    except AdapterFormatError:  # a damaged file is about no weights
+        return None
+
+
+def _is_kept(folder: Path) -> bool:
+    """Whether the folder holds a README.md that a person wrote."""
+    path = contained(folder, CARD_NAME)
+    return path.exists() and not is_generated(path)
 
 
 def is_generated(path: Path) -> bool:
@@ -86,7 +133,10 @@ def is_generated(path: Path) -> bool:
     ...     is_generated(path)
     False
     """
-    return _MARK in path.read_text(encoding="utf-8", errors="replace")
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return _MARK.encode() in file.read(MAX_CARD_BYTES)
 
 
 def render_card(folder: Path, source: str | None = None, subfolder: str | None = None) -> str:
@@ -106,7 +156,19 @@ def render_card(folder: Path, source: str | None = None, subfolder: str | None =
     True
     """
     config, state = read_adapter(folder)
-    results = read_metrics(folder, folder / WEIGHTS_NAME)
+    weights = (folder / WEIGHTS_NAME).read_bytes()
+    return _card_text(config, state, read_metrics(folder, weights), len(weights), source, subfolder)
+
+
+def _card_text(
+    config: AdapterConfig,
+    state: Mapping[str, Tensor],
+    results: CardMetrics | None,
+    size: int,
+    source: str | None,
+    subfolder: str | None = None,
+) -> str:
+    """As `render_card`, from an adapter that need not be on disk; `size` is that of its tensor file in bytes."""
     name = source or "path/to/this/folder"
     card = ModelCard.from_template(
         _card_data(config, name, results),
@@ -119,7 +181,7 @@ def render_card(folder: Path, source: str | None = None, subfolder: str | None =
         errors=_errors(results),
         boundaries=_boundaries(config, state),
         numbers=f"{sum(value.numel() for value in state.values()):,}",
-        size=f"{(folder / WEIGHTS_NAME).stat().st_size:,}",
+        size=f"{size:,}",
         configuration=_configuration(config.spear_config),
         limits=_limits(config, results),
         version=config.spear_version,

@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spear_hf.adapters.containment import contained
+from spear_hf.backbones.origin import without_paths
 from spear_hf.errors import AdapterFormatError
-from spear_hf.utils.files import write_atomically
 
 if TYPE_CHECKING:
     from spear_hf.evaluation.report import Report
@@ -95,48 +96,50 @@ def _rows(report: "Report") -> Iterator[CardRow]:
         yield CardRow(row.domain, row.n, row.error[first], row.error[last], row.error.get(MIXED))
 
 
-def write_metrics(folder: Path, results: CardMetrics, weights: Path) -> Path:
-    """The path of metrics.json, written with the hash of the tensor file that it is about.
+def metrics_bytes(results: CardMetrics, weights: bytes) -> bytes:
+    """The content of metrics.json, with the hash of the tensor file that it is about, and no path of this machine.
 
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from spear_hf.adapters.card_metrics import CardMetrics, read_metrics, write_metrics
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     weights = Path(folder, "adapter_model.safetensors")
-    ...     _ = weights.write_bytes(b"")
-    ...     _ = write_metrics(Path(folder), CardMetrics("fashion_mnist", online=()), weights)
-    ...     print(read_metrics(Path(folder), weights).dataset)
-    fashion_mnist
+    >>> from spear_hf.adapters.card_metrics import CardMetrics, metrics_bytes
+    >>> b'"dataset": "fashion_mnist"' in metrics_bytes(CardMetrics("fashion_mnist", online=()), weights=b"")
+    True
     """
-    data = {"weights_sha256": _sha256(weights), **asdict(results)}
-    return write_atomically(folder / METRICS_NAME, json.dumps(data, indent=2, sort_keys=True) + "\n")
+    data = {"weights_sha256": hashlib.sha256(weights).hexdigest(), **without_paths(asdict(results))}
+    return (json.dumps(data, indent=2, sort_keys=True) + "\n").encode()
 
 
-def read_metrics(folder: Path, weights: Path) -> CardMetrics | None:
-    """The metrics.json in `folder`; None if there is none, or if it is about other weights than `weights`.
+def read_metrics(folder: Path, weights: bytes) -> CardMetrics | None:
+    """The metrics.json in `folder`; None if there is none, or if it is about another tensor file than `weights`.
 
     >>> import tempfile
     >>> from pathlib import Path
     >>> from spear_hf.adapters.card_metrics import read_metrics
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     read_metrics(Path(folder), Path(folder, "adapter_model.safetensors")) is None
+    ...     read_metrics(Path(folder), weights=b"") is None
     True
 
     Raises:
         AdapterFormatError: a file with an invalid entry.
     """
-    path = folder / METRICS_NAME
+    path = contained(folder, METRICS_NAME)
     if not path.is_file():
         return None
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        if data.pop("weights_sha256") != _sha256(weights):
+        data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
+        if data.pop("weights_sha256") != hashlib.sha256(weights).hexdigest():
             return None
-        rows = {name: tuple(CardRow(**row) for row in data[name]) for name in ("online", "frozen")}
-        return CardMetrics(**{**data, **rows})
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        return CardMetrics(**{**data, **{name: tuple(map(_row, data[name])) for name in ("online", "frozen")}})
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OSError) as error:
         raise AdapterFormatError(f"{path} has an invalid entry ({error}); save it again with results=") from error
 
 
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _row(data: dict[str, Any]) -> CardRow:
+    """The CardRow with these fields; ValueError for a field that is no text or no number."""
+    row = CardRow(**data)
+    numbers = [row.n, row.before, row.after, *([] if row.mixed is None else [row.mixed])]
+    if not isinstance(row.domain, str) or not all(isinstance(v, (int, float)) for v in numbers):
+        raise ValueError(f"{data} is no row of errors")
+    return row
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number")

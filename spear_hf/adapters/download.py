@@ -20,12 +20,12 @@ from huggingface_hub import (
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
 from spear_hf.adapters.adapter_config import CONFIG_NAME, MAX_CONFIG_BYTES
-from spear_hf.adapters.card import CARD_NAME
+from spear_hf.adapters.card import CARD_NAME, is_generated
 from spear_hf.adapters.card_metrics import METRICS_NAME
 from spear_hf.adapters.serialization import MAX_WEIGHTS_BYTES, WEIGHTS_NAME, read_adapter, refuse_model_folder
 from spear_hf.backbones.origin import is_hub_id
 from spear_hf.errors import AdapterFormatError
-from spear_hf.utils.files import write_atomically
+from spear_hf.utils.folders import write_together
 from spear_hf.utils.validation import first_line
 
 Token = str | bool | None
@@ -95,15 +95,17 @@ def pull(
     cached = fetch(repo_id, revision=revision, subfolder=subfolder, token=token)
     read_adapter(cached)
     commit = _snapshot(cached)
+    files: dict[str, bytes | None] = {}
     for name in (*_LIMITS, *EXTRAS):
         try:
-            file = _file(repo_id, f"{inside_repo(subfolder)}{name}", commit, token, MAX_CONFIG_BYTES)
+            limit = _LIMITS.get(name, MAX_CONFIG_BYTES)
+            files[name] = _file(repo_id, f"{inside_repo(subfolder)}{name}", commit, token, limit).read_bytes()
         except EntryNotFoundError:
             if name in _LIMITS:
                 raise
-            continue
-        write_atomically(folder / name, file.read_bytes())
-    return folder
+            if name != CARD_NAME or is_generated(folder / name):
+                files[name] = None  # those of an earlier adapter would say something wrong of this one
+    return write_together(folder, files)
 
 
 def subfolders_of(repo_id: str, revision: str | None = None, token: Token = None) -> list[str]:

@@ -1,7 +1,7 @@
 """Save an adapter to a folder and read it back: adapter_config.json and adapter_model.safetensors.
 
-Files are written atomically. The header of the tensor file is compared with the configuration before any tensor is
-read, because the files may come from a stranger; formats other than safetensors are refused.
+Both files are written, or neither. The header of the tensor file is compared with the configuration before any tensor
+is read, because the files may come from a stranger; formats other than safetensors are refused.
 """
 
 import json
@@ -16,9 +16,10 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from spear_hf.adapters.adapter_config import CONFIG_NAME, AdapterConfig, read_config
+from spear_hf.adapters.containment import contained
 from spear_hf.boundaries import Boundary
 from spear_hf.errors import AdapterFormatError, AdapterLoadError, AdapterSaveError
-from spear_hf.utils.files import write_atomically
+from spear_hf.utils.folders import write_together
 
 WEIGHTS_NAME = "adapter_model.safetensors"
 MAX_WEIGHTS_BYTES = 64_000_000  # half a million channels at 15 boundaries; real adapters have a few kB
@@ -31,13 +32,19 @@ _PEFT_METADATA = {"format": "pt"}  # the whole metadata of a file that PEFT wrot
 # --- writing ------------------------------------------------------------------------------------------------------
 
 
-def save_adapter(config: AdapterConfig, state: Mapping[str, Tensor], folder: str | Path) -> Path:
-    """The folder, after the two files of one adapter were written into it; saving twice gives equal bytes.
+def save_adapter(
+    config: AdapterConfig,
+    state: Mapping[str, Tensor],
+    folder: str | Path,
+    further: Mapping[str, bytes | None] | None = None,
+) -> Path:
+    """The folder, after the files of one adapter were written into it, all or none; saving twice gives equal bytes.
 
     Args:
         config: the configuration of the adapter.
         state: "<boundary key>.gamma" and "<boundary key>.beta" -> (C,).
         folder: made if it is missing.
+        further: name -> content of files that belong to the adapter, its card for example; None deletes one.
 
     >>> import tempfile, torch
     >>> from spear_hf.adapters.adapter_config import AdapterConfig
@@ -54,11 +61,30 @@ def save_adapter(config: AdapterConfig, state: Mapping[str, Tensor], folder: str
     Raises:
         AdapterSaveError: a value that is not finite, or a folder that holds a model's own config.json, which
             transformers could not load any more; nothing is written.
+        OutputError: the disk is full or read-only; an adapter that was there is kept whole.
     """
     folder = Path(folder)
-    if folder.exists() and not folder.is_dir():
-        raise AdapterSaveError(f"{folder} is a file; an adapter is saved into a folder")
     refuse_model_folder(folder)
+    files = {WEIGHTS_NAME: weights_bytes(config, state), CONFIG_NAME: config.to_json().encode()}
+    return write_together(folder, files | dict(further or {}))
+
+
+def weights_bytes(config: AdapterConfig, state: Mapping[str, Tensor]) -> bytes:
+    """The content of adapter_model.safetensors.
+
+    >>> import torch
+    >>> from spear_hf.adapters.adapter_config import AdapterConfig
+    >>> from spear_hf.adapters.serialization import weights_bytes
+    >>> from spear_hf.backbones.fingerprint import Fingerprint
+    >>> from spear_hf.boundaries import Boundary
+    >>> from spear_hf.config import SpearConfig
+    >>> config = AdapterConfig(SpearConfig(), (Boundary(0, "stem", "conv1", channels=1),), Fingerprint(0, "", ()))
+    >>> b"spear_gamma" in weights_bytes(config, {"0.gamma": torch.tensor([2.0]), "0.beta": torch.tensor([0.5])})
+    True
+
+    Raises:
+        AdapterSaveError: a value that is not finite or above 10,000, or boundaries that share a name.
+    """
     tensors = _file_tensors(config, state)
     if len(tensors) < 2 * len(config.chosen):
         raise AdapterSaveError(
@@ -70,13 +96,11 @@ def save_adapter(config: AdapterConfig, state: Mapping[str, Tensor], folder: str
                 f"{key} is not finite or above {MAX_ABS_VALUE:g}, so the adapter is not saved; "
                 "call reset_adapter() or restore(snapshot) first"
             )
-    write_atomically(folder / WEIGHTS_NAME, save_tensors(tensors, {"spear": config.header()}))
-    write_atomically(folder / CONFIG_NAME, config.to_json())
-    return folder
+    return save_tensors(tensors, {"spear": config.header()})
 
 
 def refuse_model_folder(folder: Path) -> None:
-    """Raise AdapterSaveError if `folder` holds a model's own config.json.
+    """Raise AdapterSaveError if `folder` is a file, or holds a model's own config.json.
 
     transformers takes a folder with an adapter_config.json for an adapter, so it could not load that model any more.
 
@@ -86,6 +110,8 @@ def refuse_model_folder(folder: Path) -> None:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     refuse_model_folder(Path(folder))
     """
+    if folder.exists() and not folder.is_dir():
+        raise AdapterSaveError(f"{folder} is a file; an adapter is saved into a folder")
     if (folder / "config.json").exists():
         raise AdapterSaveError(
             f"{folder} holds a model's own config.json, and an adapter in it would break that model; use another folder"
@@ -135,7 +161,7 @@ def read_adapter(folder: str | Path) -> tuple[AdapterConfig, dict[str, Tensor]]:
             large.
     """
     config = read_config(folder)
-    path = Path(folder) / WEIGHTS_NAME
+    path = contained(folder, WEIGHTS_NAME)
     wanted = {file_key: (key, boundary) for key, (file_key, boundary) in _file_keys(config).items()}
     raw = _read(path)
     header = _header(raw, path)
@@ -172,7 +198,10 @@ def _read(path: Path) -> bytes:
     size = path.stat().st_size
     if size > MAX_WEIGHTS_BYTES:
         raise AdapterFormatError(f"{path} has {size:,} bytes, and at most {MAX_WEIGHTS_BYTES:,} are read")
-    return path.read_bytes()
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise AdapterFormatError(f"{path} cannot be read ({error.strerror}); check its permissions") from error
 
 
 def _header(raw: bytes, path: Path) -> dict[str, Any]:

@@ -7,10 +7,12 @@ from pathlib import Path
 from huggingface_hub import CommitInfo, CommitOperationAdd, HfApi, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError
 
-from spear_hf.adapters.adapter_config import CONFIG_NAME, read_config
+from spear_hf.adapters.adapter_config import CONFIG_NAME, AdapterConfig, read_config
 from spear_hf.adapters.arithmetic import deviations
-from spear_hf.adapters.card import CARD_NAME, is_generated, render_card, render_index
-from spear_hf.adapters.download import EXTRAS, Token, cached_commit, inside_repo, subfolders_of
+from spear_hf.adapters.card import CARD_NAME, MAX_CARD_BYTES, is_generated, render_card, render_index
+from spear_hf.adapters.card_metrics import METRICS_NAME, metrics_bytes, read_metrics
+from spear_hf.adapters.containment import contained
+from spear_hf.adapters.download import Token, cached_commit, inside_repo, subfolders_of
 from spear_hf.adapters.serialization import WEIGHTS_NAME, read_adapter
 from spear_hf.backbones.origin import Origin
 from spear_hf.errors import AdapterSaveError
@@ -30,7 +32,7 @@ def push(
 ) -> CommitInfo:
     """The commit that uploaded the adapter in `folder` with its card and metrics; without changes, none is made.
 
-    If the base is named by a path on this machine, the path is not uploaded.
+    No path of this machine is uploaded: neither that of the base nor one in the metrics.
 
     Args:
         folder: holds the adapter.
@@ -47,7 +49,7 @@ def push(
 
     Raises:
         AdapterFormatError, AdapterLoadError: a folder that cannot be loaded as an adapter.
-        AdapterSaveError: an adapter that is the identity.
+        AdapterSaveError: an adapter that is the identity, or a README.md above 1 MB.
     """
     folder, inside = Path(folder), inside_repo(subfolder)
     config, state = read_adapter(folder)
@@ -59,13 +61,7 @@ def push(
         if revision is not None:
             api.create_branch(repo_id, branch=revision, exist_ok=True)
     with tempfile.TemporaryDirectory() as copy:
-        shown = Path(copy)
-        for name in (CONFIG_NAME, WEIGHTS_NAME, *EXTRAS):
-            if (folder / name).is_file():
-                write_atomically(shown / name, (folder / name).read_bytes())
-        if config.origin.is_private_path:
-            bare = replace(config, origin=replace(config.origin, name=None, revision=None))
-            write_atomically(shown / CONFIG_NAME, bare.to_json())
+        shown = _public_copy(folder, Path(copy), config)
         card = shown / CARD_NAME
         if not card.exists() or is_generated(card):
             write_atomically(card, render_card(shown, repo_id, subfolder))
@@ -80,6 +76,22 @@ def push(
         revision=revision,
         create_pr=create_pr,
     )
+
+
+def _public_copy(folder: Path, copy: Path, config: AdapterConfig) -> Path:
+    """`copy`, with the files of the adapter in `folder`, but without a path of this machine."""
+    weights = contained(folder, WEIGHTS_NAME).read_bytes()
+    write_atomically(copy / WEIGHTS_NAME, weights)
+    if config.origin.is_private_path:
+        config = replace(config, origin=replace(config.origin, name=None, revision=None))
+    write_atomically(copy / CONFIG_NAME, config.to_json())
+    if (results := read_metrics(folder, weights)) is not None:
+        write_atomically(copy / METRICS_NAME, metrics_bytes(results, weights))
+    if (card := contained(folder, CARD_NAME)).is_file():
+        if card.stat().st_size > MAX_CARD_BYTES:
+            raise AdapterSaveError(f"{card} has more than {MAX_CARD_BYTES:,} bytes; a card is a page of text")
+        write_atomically(copy / CARD_NAME, card.read_bytes())
+    return copy
 
 
 def pinned(origin: Origin) -> Origin:

@@ -2,13 +2,14 @@
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any, Literal
 
 from torch import nn
 
 Library = Literal["timm", "transformers", "torch"]
 LIBRARIES: tuple[Library, ...] = ("timm", "transformers", "torch")
+_PATHS = re.compile(r"(?<![\w:/.<])(?:local-dir:|file://)?(?:[A-Za-z]:[\\/]|\\\\|\.{0,2}/|~[\w.-]*/)[^\s'\",;|]+")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 
 
@@ -38,7 +39,7 @@ class Origin:
     @property
     def is_private_path(self) -> bool:
         """Whether the name is a path on this machine, which is useless to others and may be private."""
-        return bool(self.name) and (Path(str(self.name)).is_absolute() or str(self.name).startswith("~"))
+        return self.name is not None and is_path(self.name)
 
 
 def is_hub_id(name: str) -> bool:
@@ -49,6 +50,44 @@ def is_hub_id(name: str) -> bool:
     (True, False)
     """
     return _HUB_ID.fullmatch(name) is not None and ".." not in name and "--" not in name
+
+
+def is_path(name: str) -> bool:
+    """Whether `name` is, or may be, a file or folder of this machine.
+
+    >>> from spear_hf.backbones.origin import is_path
+    >>> [is_path(name) for name in ("/data/resnet", "./models/resnet", "a/b/c", "microsoft/resnet-50", "resnet50")]
+    [True, True, True, False, False]
+    """
+    name = name.removeprefix("local-dir:").removeprefix("file://")
+    looks_so = name.startswith(("/", "~", ".", "\\")) or PureWindowsPath(name).drive != "" or "\\" in name
+    return looks_so or (("/" in name or Path(name).is_dir()) and (not is_hub_id(name) or Path(name).exists()))
+
+
+def as_folder(name: str) -> str:
+    """The name of a folder, spelled so that nobody takes it for a Hub id of the same letters.
+
+    >>> from spear_hf.backbones.origin import as_folder
+    >>> as_folder("models/resnet"), as_folder("/data/resnet")
+    ('./models/resnet', '/data/resnet')
+    """
+    return f"./{name}" if is_hub_id(name) else name
+
+
+def without_paths(value: Any) -> Any:
+    """A JSON value in which a path of this machine is cut to its last part.
+
+    >>> from spear_hf.backbones.origin import without_paths
+    >>> without_paths({"processor": "/home/me/models/resnet", "domain": "fog/5"})
+    {'processor': 'resnet', 'domain': 'fog/5'}
+    """
+    if isinstance(value, dict):
+        return {without_paths(key): without_paths(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_paths(each) for each in value]
+    if not isinstance(value, str):
+        return value
+    return _PATHS.sub(lambda match: re.split(r"[/\\]", match[0].rstrip("/\\"))[-1], value)
 
 
 def remember_origin(model: nn.Module, origin: Origin) -> None:
@@ -78,7 +117,9 @@ def origin_of(model: nn.Module) -> Origin:
     if isinstance(stored, Origin):
         return stored
     if any(kind.__module__.startswith("transformers.") for kind in type(model).__mro__):
-        return Origin("transformers", getattr(model, "name_or_path", None) or None)
+        name = getattr(model, "name_or_path", None) or None
+        came_from_hub = getattr(getattr(model, "config", None), "_commit_hash", None) is not None
+        return Origin("transformers", name if name is None or came_from_hub else as_folder(name))
     cfg = getattr(model, "pretrained_cfg", None)
     if cfg is not None:
         name = _entry(cfg, "hf_hub_id") or ".".join(filter(None, (_entry(cfg, "architecture"), _entry(cfg, "tag"))))

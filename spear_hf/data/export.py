@@ -1,11 +1,8 @@
 """Corrupted copies of a dataset on disk, in the layouts in which ImageNet-C and CIFAR-10-C are published."""
 
 import json
-import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from io import BytesIO
@@ -18,6 +15,7 @@ from tqdm.auto import tqdm
 
 from spear_hf.data.image_stream import ImageStream
 from spear_hf.errors import DataError
+from spear_hf.utils.folders import staged_folder
 
 ROW_GROUP = 256  # images that are held in memory before they are written
 
@@ -58,7 +56,7 @@ def write_corrupted(stream: ImageStream, folder: str | Path, *, layout: str = "p
     _check_stream(stream)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise DataError(f"{str(target)!r} is not empty; pass a new folder")
-    with _temporary_folder(target) as temporary:
+    with staged_folder(target) as temporary:
         total = None if stream.schedule.num_batches is None else stream.schedule.images_per_cycle
         with tqdm(total=total, unit="image", disable=None if progress else True) as bar:
             EXPORT_LAYOUTS[layout](stream, temporary, bar.update)
@@ -211,17 +209,3 @@ def _readme(places: dict[str, list[str]], source: str) -> str:
     return "\n".join(
         [*lines, "---", "", f"# {source}, corrupted", "", text, "Made by spear-hf; see provenance.json.", ""]
     )
-
-
-@contextmanager
-def _temporary_folder(target: Path) -> Iterator[Path]:
-    """A folder next to `target`; it becomes `target` at the end, and is deleted after an error."""
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    temporary.mkdir(parents=True)
-    try:
-        yield temporary
-        if target.exists():
-            target.rmdir()
-        os.replace(temporary, target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)

@@ -7,7 +7,6 @@ folder of another name, which is then renamed: a kill at any moment leaves the e
 """
 
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +20,7 @@ from spear_hf.config import differences
 from spear_hf.errors import CheckpointError
 from spear_hf.utils.distributed import ProcessGroup
 from spear_hf.utils.files import write_atomically
+from spear_hf.utils.folders import staged_folder
 from spear_hf.utils.state_file import packed, unpacked
 
 KEEP = 2
@@ -67,6 +67,7 @@ class Checkpoints:
 
         Raises:
             CheckpointError: a state holds something other than tensors, numbers, strings, lists and dictionaries.
+            OutputError: the disk is full or read-only; the earlier states are kept.
         """
         target = self.folder / f"step-{done:08d}"
         if target.exists():
@@ -75,11 +76,9 @@ class Checkpoints:
         state = {"identity": self.identity, "done": done} | {
             name: packed(part.state_dict(), name, tensors) for name, part in parts.items()
         }
-        unfinished = self.folder / ".unfinished"
-        shutil.rmtree(unfinished, ignore_errors=True)
-        write_atomically(unfinished / "state.safetensors", save_tensors(tensors))
-        write_atomically(unfinished / "state.json", json.dumps(state, indent=1) + "\n")
-        os.replace(unfinished, target)
+        with staged_folder(target) as unfinished:
+            write_atomically(unfinished / "state.safetensors", save_tensors(tensors))
+            write_atomically(unfinished / "state.json", json.dumps(state, indent=1) + "\n")
         for old in self._states()[:-KEEP]:
             shutil.rmtree(old)
         return target

@@ -404,7 +404,7 @@ class SpearModel(nn.Module):
         results: "CardMetrics | None" = None,
         source: str | None = None,
     ) -> Path:
-        """Write one adapter (the active one by default) with its card; saving twice gives equal bytes.
+        """Write one adapter (the active one by default) with its card, all or nothing; saving twice gives equal bytes.
 
         Args:
             folder: gets adapter_config.json, adapter_model.safetensors, README.md and, with results, metrics.json.
@@ -415,16 +415,14 @@ class SpearModel(nn.Module):
         Raises:
             AdapterSaveError: no adapter to save, a value that is not finite, or a folder that holds a model's own
                 config.json; nothing is written.
+            OutputError: the disk is full or read-only; an adapter that was in the folder is kept whole.
         """
-        from spear_hf.adapters.card import write_card
-        from spear_hf.adapters.serialization import save_adapter
+        from spear_hf.adapters.card import save_with_card
 
         name = adapter_name or self.active_adapter
         if name is None:
             raise AdapterSaveError("no adapter is active; name one: save_pretrained(folder, adapter_name=...)")
-        path = save_adapter(self.adapter_config(name, origin), self.snapshot(name), folder)
-        write_card(path, source, results)
-        return path
+        return save_with_card(self.adapter_config(name, origin), self.snapshot(name), folder, source, results)
 
     def adapter_config(self, adapter_name: str, origin: "Origin | None" = None) -> "AdapterConfig":
         """What adapter_config.json says of one adapter."""
