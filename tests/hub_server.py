@@ -53,12 +53,13 @@ class Repo:
 
 @dataclass
 class Fault:
-    """A fault to inject: the next `times` requests that match `pattern` get this status, or a changed body."""
+    """A fault to inject: the next `times` requests that match `pattern` get this status, headers, or a changed body."""
 
     pattern: str
     times: int
     status: int = 200
     change: Callable[[bytes], bytes] = bytes
+    headers: dict[str, str] = field(default_factory=dict)
 
 
 class LoopbackHub:
@@ -125,11 +126,13 @@ class RequestHandler(BaseHTTPRequestHandler):
                 match = re.fullmatch(pattern, line)
                 if match:
                     status, headers, content = route(self, **match.groupdict())
+                    headers = headers | (fault.headers if fault else {})
                     self.reply(status, headers, fault.change(content) if fault and content else content)
                     return
             raise Refusal(404, None, f"no route {line}")
         except Refusal as refusal:
             headers = {"X-Error-Message": refusal.message} | ({"X-Error-Code": refusal.code} if refusal.code else {})
+            headers |= fault.headers if fault else {}
             self.reply(refusal.status, headers, json.dumps({"error": refusal.message}).encode())
 
     do_GET = do_HEAD = do_POST = do_PUT = answer

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from spear_hf.backbones.origin import Origin, origin_of, remember_origin
+from spear_hf.backbones.origin import Origin, as_folder, origin_of, remember_origin
 from spear_hf.backbones.torchvision_models import PREFIX, build_torchvision, torchvision_names
 from spear_hf.backbones.weights import classes_in, put_weights, read_weights
 from spear_hf.errors import ModelNotFoundError
@@ -64,6 +64,8 @@ def load_base_model(
     origin = origin_of(model)  # timm names the weights of a tag even if they were not loaded
     if name.startswith(PREFIX) or not _is_timm_or_transformers(name):
         origin = Origin("torch", f"{PREFIX}{name.removeprefix(PREFIX)}")
+    elif Path(name).expanduser().exists():
+        origin = Origin(origin.library, as_folder(name))
     elif pretrained and checkpoint is None:
         origin = replace(origin, revision=revision)
     else:
@@ -166,6 +168,7 @@ def _from_folder(path: Path, pretrained: bool, num_classes: int | None) -> nn.Mo
 def _from_transformers(name: str, pretrained: bool, num_classes: int | None, **where: Any) -> nn.Module:
     from transformers import AutoConfig, AutoModelForImageClassification
 
+    where["trust_remote_code"] = False  # not given, transformers would ask at the console, and run code on a "y"
     if not pretrained:
         head = {} if num_classes is None else {"num_labels": num_classes}
         return AutoModelForImageClassification.from_config(AutoConfig.from_pretrained(name, **head, **where))

@@ -9,7 +9,7 @@ from torch import nn
 
 Library = Literal["timm", "transformers", "torch"]
 LIBRARIES: tuple[Library, ...] = ("timm", "transformers", "torch")
-_PATHS = re.compile(r"(?<![\w:/.<])(?:local-dir:|file://)?(?:[A-Za-z]:[\\/]|\\\\|\.{0,2}/|~[\w.-]*/)[^\s'\",;|]+")
+_PATHS = re.compile(r"(?<![\w/.<])(?!//)(?:local-dir:|file://)?(?:[A-Za-z]:[\\/]|\\\\|\.{0,2}/|~[\w.-]*/)[^\s'\",;|]+")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 
 
@@ -118,13 +118,21 @@ def origin_of(model: nn.Module) -> Origin:
         return stored
     if any(kind.__module__.startswith("transformers.") for kind in type(model).__mro__):
         name = getattr(model, "name_or_path", None) or None
-        came_from_hub = getattr(getattr(model, "config", None), "_commit_hash", None) is not None
-        return Origin("transformers", name if name is None or came_from_hub else as_folder(name))
+        return Origin("transformers", name if name is None or _came_from_hub(name) else as_folder(name))
     cfg = getattr(model, "pretrained_cfg", None)
     if cfg is not None:
         name = _entry(cfg, "hf_hub_id") or ".".join(filter(None, (_entry(cfg, "architecture"), _entry(cfg, "tag"))))
         return Origin("timm", name or None)
     return Origin()
+
+
+def _came_from_hub(name: str) -> bool:
+    """Whether transformers had this name from the Hub: its cache then holds the repo, and there is no such folder."""
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
+
+    kept = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=name, repo_type="model"), "snapshots")
+    return is_hub_id(name) and not Path(name).exists() and kept.is_dir()
 
 
 def _entry(cfg: Any, name: str) -> str | None:

@@ -177,7 +177,7 @@ def _from_transformers(path: str, revision: str | None) -> Processor:
     from transformers import AutoImageProcessor
 
     try:
-        processor = AutoImageProcessor.from_pretrained(path, revision=revision)
+        processor = AutoImageProcessor.from_pretrained(path, revision=revision, trust_remote_code=False)
     except (OSError, ValueError) as error:
         reason = first_line(error)
         raise DataError(f"{path!r} has no image preprocessing ({reason}); {_WAY_OUT}") from error

@@ -3,21 +3,24 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import httpx
 import pytest
 import torch
 from huggingface_hub.errors import (
     EntryNotFoundError,
     GatedRepoError,
     HfHubHTTPError,
+    LocalEntryNotFoundError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
 from torch import Tensor, nn
 
 from spear_hf import get_spear_model
-from spear_hf.adapters.download import fetch, pull
+from spear_hf.adapters.download import LONGEST_PAUSE, _pause, fetch, pull
 from spear_hf.adapters.upload import push
 from spear_hf.errors import AdapterFormatError, AdapterSaveError
 from spear_hf.steering.model import SpearModel
@@ -136,13 +139,64 @@ def test_errors_of_the_hub_are_kept(hub: LoopbackHub, model: SpearModel, tmp_pat
         fetch(REPO)
 
 
-def test_a_server_that_is_busy_is_asked_again(
-    hub: LoopbackHub, model: SpearModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("spear_hf.adapters.download._RETRY_PAUSES", (0.0,))
+BUSY = {"Retry-After": "0.05"}
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_server_that_is_busy_is_asked_again_when_it_says_so(hub: LoopbackHub, model: SpearModel, status: int) -> None:
     model.push_to_hub(REPO)
-    hub.faults.append(Fault(r"HEAD .*/resolve/", times=1, status=503))
+    hub.faults.append(Fault(r"HEAD .*/resolve/", times=2, status=status, headers=BUSY))
+    began = time.monotonic()
     assert fetch(REPO).is_dir()
+    assert 0.1 <= time.monotonic() - began < 0.9
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_server_that_stays_busy_leaves_the_cache_to_answer(hub: LoopbackHub, model: SpearModel, status: int) -> None:
+    model.push_to_hub(REPO)
+    whole = fetch(REPO)
+    model.set_scale(0.5)
+    model.push_to_hub(REPO)  # a commit of which the cache gets no file, or one of two
+    for pattern in (r"/resolve/", rf"GET .*{WEIGHTS}"):
+        hub.faults[:] = [Fault(pattern, times=999, status=status, headers=BUSY)]
+        assert fetch(REPO) == whole
+        assert (pull(REPO, whole.with_name("pulled")) / WEIGHTS).read_bytes() == (whole / WEIGHTS).read_bytes()
+    hub.faults.clear()
+    assert fetch(REPO) != whole
+
+
+def test_a_busy_server_and_no_copy_is_an_error_that_says_both(hub: LoopbackHub, model: SpearModel) -> None:
+    model.push_to_hub(REPO)
+    hub.faults.append(Fault(rf"(HEAD|GET) .*{WEIGHTS}", times=999, status=429, headers={"Retry-After": "0"}))
+    with pytest.raises(LocalEntryNotFoundError, match=r"cannot be reached \(.*429.*and the cache does not hold all"):
+        fetch(REPO)
+
+
+@pytest.mark.parametrize("asked", ["nan", "-3", "9e99", "Thu, 01 Jan 1970 00:00:00 GMT", "soon", ""])
+def test_a_pause_is_bounded_whatever_the_server_asks_for(asked: str) -> None:
+    response = httpx.Response(429, headers={"Retry-After": asked}, request=httpx.Request("GET", "http://hub"))
+    assert 0 <= _pause(HfHubHTTPError("busy", response=response), 0) <= LONGEST_PAUSE
+
+
+@pytest.mark.parametrize("etag", ['"abc"', 'W/"1-2"', "none"])
+def test_a_hash_is_checked_whatever_the_etag_looks_like(hub: LoopbackHub, model: SpearModel, etag: str) -> None:
+    model.push_to_hub(REPO)
+    odd = Fault(WEIGHTS, times=999, headers={"ETag": etag})
+    flip = Fault(rf"GET .*{WEIGHTS}", 1, change=lambda d: d[:-1] + bytes([d[-1] ^ 1]), headers={"ETag": etag})
+    hub.faults[:] = [flip, odd]
+    with pytest.raises(AdapterFormatError, match="does not have its hash"):
+        fetch(REPO)
+    assert fetch(REPO).is_dir()
+
+
+def test_without_any_hash_nothing_is_trusted(hub: LoopbackHub, model: SpearModel) -> None:
+    model.push_to_hub(REPO)
+    hub.faults[:] = [
+        Fault(r"/tree/", 9, change=lambda data: data.replace(b'"oid": "', b'"oid": "x')),
+        Fault(r"/resolve/", times=9, headers={"ETag": '"abc"'}),
+    ]
+    with pytest.raises(AdapterFormatError, match=r"names no hash of adapter_config\.json"):
+        fetch(REPO)
 
 
 def test_tampered_bytes_are_refused_and_fetched_again(hub: LoopbackHub, model: SpearModel) -> None:
@@ -259,6 +313,6 @@ def test_offline_the_cache_answers_if_it_is_whole(hub: LoopbackHub, model: Spear
     assert run.returncode == 0, run.stderr
     first, second, third = run.stdout.splitlines()
     assert first == str(whole)
-    assert "holds a part of me/partial" in second
+    assert "me/partial (revision main) cannot be reached" in second
     assert "cannot be reached" in third
     assert len(hub.requests) == asked

@@ -1,9 +1,12 @@
+import shutil
 from pathlib import Path
 
 import pytest
 from torch import nn
+from transformers import AutoModelForImageClassification
 
-from spear_hf.backbones.origin import Origin, is_hub_id, origin_of
+from spear_hf import load_base_model
+from spear_hf.backbones.origin import Origin, is_hub_id, origin_of, without_paths
 
 
 @pytest.mark.parametrize("name", ["resnet18", "./a/b", "a/b/c", "/a/b", "a/..", "a/b--c", ""])
@@ -28,3 +31,34 @@ def test_absolute_paths_are_private(name: str | None, is_private: bool) -> None:
 
 def test_a_model_of_ones_own_has_no_name() -> None:
     assert origin_of(nn.Linear(3, 2)) == Origin("torch", None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("/home/me/models/resnet", "resnet"),
+        ("transformers:/home/me/models/resnet@main", "transformers:resnet@main"),
+        ("a model at ~/models/resnet/, cropped", "a model at resnet, cropped"),
+        (r"C:\Users\me\resnet", "resnet"),
+        ("../models/resnet", "resnet"),
+        ("fog/5", "fog/5"),
+        ("https://host/owner/name", "https://host/owner/name"),
+        ("microsoft/resnet-50", "microsoft/resnet-50"),
+    ],
+)
+def test_a_path_in_a_text_is_cut_to_its_last_part(text: str, kept: str) -> None:
+    assert without_paths({"streams": [text]}) == {"streams": [kept]}
+
+
+def test_a_folder_is_never_spelled_like_a_hub_id(
+    embedded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(embedded / "resnet", tmp_path / "models" / "resnet")
+    monkeypatch.chdir(tmp_path)
+    ours = load_base_model("models/resnet")
+    theirs = AutoModelForImageClassification.from_pretrained("models/resnet")
+    monkeypatch.chdir("/")  # from where nothing tells it from a repo
+    for base in (ours, theirs):
+        assert origin_of(base) == Origin("transformers", "./models/resnet")
+        assert origin_of(base).is_private_path
+        assert origin_of(base).hub_id is None
