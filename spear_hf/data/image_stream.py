@@ -1,7 +1,7 @@
 """The batches of a source under a schedule: lazy, the same for any number of workers, resumable from one integer."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from functools import cached_property
 from hashlib import blake2b
@@ -65,6 +65,7 @@ class ImageStream:
         processor: from uint8 images to pixel_values; None returns the images as they are.
         skip_broken: leave out images that cannot be decoded and add their ids to `skipped`, instead of raising.
         num_workers: processes that prepare batches in advance; the batches are the same for any number.
+        notes: lines for people: how labels were matched, and what else was chosen.
     """
 
     def __init__(
@@ -78,7 +79,9 @@ class ImageStream:
         processor: Processor | None = None,
         skip_broken: bool = False,
         num_workers: int = 0,
+        notes: Sequence[str] = (),
     ) -> None:
+        self.notes = list(notes)
         self.protocol = protocol
         self.processor = processor
         self.schedule = schedule
@@ -98,7 +101,7 @@ class ImageStream:
 
     @property
     def class_subset(self) -> Tensor | None:
-        """(S,) int64, the classes of the model that the source has; None if it has all. Other logits can be masked."""
+        """(S,) int64, the classes that occur; None if all of the model do. `evaluate` can be restricted to them."""
         subset = None if self._label_map is None else self._label_map.subset
         return None if subset is None else torch.from_numpy(subset)
 

@@ -10,6 +10,7 @@ continues from one integer.
 
 import warnings
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,12 @@ import numpy as np
 
 from spear_hf.data.domains import CLEAN, Domain, resolve_domains, resolve_held_domains
 from spear_hf.data.image_stream import ImageStream
-from spear_hf.data.labels import ClassNames, has_wnids, is_monotone, match_classes
+from spear_hf.data.labels import ClassNames, LabelMap, describe_match, has_wnids, is_monotone, match_classes
 from spear_hf.data.processor import Processor
 from spear_hf.data.protocols import make_custom_plan, make_plan
 from spear_hf.data.rendering import make_recipe
 from spear_hf.data.schedule import Pool, Schedule
-from spear_hf.data.sources import MISSING, Columns, ImageSource, open_source
+from spear_hf.data.sources import MISSING, Columns, ImageSource, RowSource, open_source
 from spear_hf.errors import DataError
 
 
@@ -103,9 +104,14 @@ def load_stream(
     first = (opened.held or (CLEAN,))[0]
     known = np.arange(len(opened)) if opened.window is None else np.arange(min(opened.window, len(opened)))
     labels = opened.labels(known, first)
-    label_map = None if labels is None else match_classes(opened.classes, class_names)
-    if labels is not None and label_map is not None:
-        label_map(labels[_labelled(opened, labels, skip_broken)])  # refuses a wrong label now, not at batch 700
+    label_map, notes = None, []
+    if labels is not None:
+        there = _labelled(opened, labels, skip_broken)
+        label_map = _match(opened, labels, there, class_names)
+        present = len(np.unique(label_map(labels[there])))
+        column = getattr(opened, "label_column", None)
+        where = f"column {column!r}: " if column else ""
+        notes.append(where + describe_match(label_map, opened.classes, class_names, present))
         _warn_if_sorted(opened, pool, labels)
     if schedule is not None:
         severities = severity if isinstance(severity, Sequence) else [severity]
@@ -122,6 +128,7 @@ def load_stream(
         processor=processor,
         skip_broken=skip_broken,
         num_workers=num_workers,
+        notes=notes,
     )
 
 
@@ -139,6 +146,37 @@ def _checked_limit(limit: int | None, source: ImageSource) -> int:
     if not 1 <= limit <= len(source):
         raise DataError(f"limit={limit}, but {source.name} has {len(source)} images; pass 1..{len(source)} or None")
     return limit
+
+
+def _match(source: ImageSource, labels: np.ndarray, there: np.ndarray, class_names: ClassNames | None) -> LabelMap:
+    """The LabelMap of a source; its subset are the classes that occur."""
+    found = match_classes(source.classes, class_names)
+    numbers = found(labels[there])  # refuses a wrong label now, not at batch 700
+    if isinstance(source, RowSource):
+        _refuse_disagreement(source, there, numbers, class_names)
+    if class_names is None or source.window is not None:
+        return found
+    subset = np.unique(numbers)
+    return replace(found, subset=subset if len(subset) < len(class_names) else None)
+
+
+def _refuse_disagreement(
+    source: RowSource, there: np.ndarray, numbers: np.ndarray, class_names: ClassNames | None
+) -> None:
+    """Refuse a source in which another column says other classes than the one that "auto" chose."""
+    for column, (classes, labels) in source.rival_labels().items():
+        kept = labels[there]
+        try:
+            others = match_classes(classes, class_names)(kept)
+        except DataError:  # it does not hold classes of this model
+            continue
+        if (source.classes is None) == (classes is None) or class_names is not None:
+            for i in np.flatnonzero(others != numbers)[:1]:
+                row = source.locate(int(np.flatnonzero(there)[i]), CLEAN)
+                raise DataError(
+                    f"column {source.label_column!r} gives {row} the class {numbers[i]}, column {column!r} the class "
+                    f"{others[i]}; pass label_column= with the one that is right"
+                )
 
 
 def _labelled(source: ImageSource, labels: np.ndarray, skip_broken: bool) -> np.ndarray:

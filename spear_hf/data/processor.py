@@ -4,7 +4,7 @@ A network that was trained with mean 0.5 loses several points of accuracy, witho
 normalised with the mean of ImageNet. There is therefore no default: a model without preprocessing is refused.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -16,15 +16,16 @@ from spear_hf.errors import DataError, InputError
 from spear_hf.utils.validation import first_line
 
 ImageInput = Tensor | np.ndarray | Sequence[Any]
-Transform = Callable[[Tensor, bool], Tensor]  # (N, 3, H, W) uint8, "has the input size" -> (N, 3, h, w) float32
+Transform = Callable[[Tensor, bool], Tensor]  # (N, C, H, W) uint8, "has the input size" -> (N, C, h, w) float32
 
 _PROBES = ((300, 400), (400, 300))  # sizes that show whether the output size depends on the input size
 _WAY_OUT = "pass mean=, std= and size= to load_processor"
 
 
 class Processor:
-    """uint8 RGB images to the (B, 3, H, W) float32 tensor that one backbone was trained on; `load_processor` makes one.
+    """uint8 RGB images to the (B, C, H, W) float32 tensor that one backbone was trained on; `load_processor` makes one.
 
+    C is 3, or 1 for a backbone of grey images, which get the luma of the colors, as Pillow's convert("L").
     Images that have the input size already are only normalised. The 224 x 224 files of ImageNet-C are crops; another
     resize and crop would enlarge their centre.
 
@@ -40,11 +41,19 @@ class Processor:
         std: per channel, for pixels in [0, 1].
         size: (height, width) of the input, in pixels.
         origin: where the values were read, for provenance.
+        channels: C, of the input; 3 or 1.
     """
 
     def __init__(
-        self, transform: Transform, mean: Iterable[float], std: Iterable[float], size: tuple[int, int], origin: str
+        self,
+        transform: Transform,
+        mean: Iterable[float],
+        std: Iterable[float],
+        size: tuple[int, int],
+        origin: str,
+        channels: int = 3,
     ) -> None:
+        self.channels = channels
         self.mean = tuple(float(value) for value in mean)
         self.std = tuple(float(value) for value in std)
         self.size = size
@@ -52,7 +61,7 @@ class Processor:
         self._transform = transform
 
     def __call__(self, images: ImageInput) -> Tensor:
-        """(B, 3, H, W) float32 of uint8 images: one (B, H, W, 3) or (B, 3, H, W) array, or a list of any sizes.
+        """(B, C, H, W) float32 of uint8 images: one (B, H, W, 3) or (B, 3, H, W) array, or a list of any sizes.
 
         Raises:
             InputError: float images, which may be normalised already, or images that are not RGB.
@@ -63,14 +72,16 @@ class Processor:
         batch = [_channels_first(image, ndim=3) for image in images]
         for position, image in enumerate(batch):
             groups.setdefault(image.shape, []).append(position)
-        out = torch.empty(len(batch), 3, *self.size)
+        out = torch.empty(len(batch), self.channels, *self.size)
         for members in groups.values():
             out[members] = self._one_size(torch.stack([batch[i] for i in members]))
         return out
 
     def _one_size(self, images: Tensor) -> Tensor:
         if len(images) == 0:
-            return torch.empty(0, 3, *self.size)
+            return torch.empty(0, self.channels, *self.size)
+        if self.channels == 1:
+            images = _grey(images)
         return self._transform(images, tuple(images.shape[2:]) == self.size)
 
     def describe(self) -> dict[str, Any]:
@@ -104,7 +115,8 @@ def load_processor(
         model: a transformers or timm classifier, also inside DDP, torch.compile or a SpearModel.
         name: the folder, Hub id or timm name to read it from, instead of the model.
         revision: the commit of a Hub id.
-        mean: per channel, for pixels in [0, 1]; with `std` and `size` it replaces what the model has.
+        mean: per channel, for pixels in [0, 1]; with `std` and `size` it replaces what the model has. One value is
+            enough for a model of grey images.
         std: per channel, for pixels in [0, 1].
         size: side, or (height, width), in pixels; images are resized to it (bilinear), without a crop.
 
@@ -117,16 +129,17 @@ def load_processor(
         height, width = (size, size) if isinstance(size, int) else size
         config = {"input_size": (3, height, width), "mean": tuple(mean), "std": tuple(std)}
         config |= {"interpolation": "bilinear", "crop_pct": 1.0, "crop_mode": "squash"}
-        return _from_timm_config(config, "given")
+        return _from_timm_config(config, "given", _input_channels(_unwrap(model)) or len(tuple(mean)))
     base = _unwrap(model)
+    channels = _input_channels(base)
     if name is None and (cfg := getattr(base, "pretrained_cfg", None)) is not None:
-        return _from_timm_cfg(dict(cfg), type(base).__name__)
+        return _from_timm_cfg(dict(cfg), type(base).__name__, channels)
     if name is not None and _is_timm_name(name):
-        return _from_timm_name(name)
+        return _from_timm_name(name, channels)
     path = name or getattr(base, "name_or_path", "")
     if not path:
         raise DataError(f"{type(base).__name__} has no preprocessing (no folder, Hub id or timm cfg); {_WAY_OUT}")
-    return _from_transformers(path, revision)
+    return _from_transformers(path, revision, channels or 3)
 
 
 class _TimmTransform:
@@ -140,8 +153,8 @@ class _TimmTransform:
         from timm.data.transforms_factory import create_transform
 
         self.crop: Any = create_transform(**config, is_training=False, normalize=False)
-        self.mean = torch.tensor(config["mean"]).view(3, 1, 1)
-        self.std = torch.tensor(config["std"]).view(3, 1, 1)
+        self.mean = torch.tensor(config["mean"]).view(-1, 1, 1)
+        self.std = torch.tensor(config["std"]).view(-1, 1, 1)
 
     def __call__(self, images: Tensor, fits: bool) -> Tensor:
         from torchvision.transforms.functional import to_pil_image
@@ -173,7 +186,7 @@ class _TransformersTransform:
         return f"{type(self.processor).__name__}({', '.join(f'{step}={_plain(v)}' for step, v in found.items())})"
 
 
-def _from_transformers(path: str, revision: str | None) -> Processor:
+def _from_transformers(path: str, revision: str | None, channels: int) -> Processor:
     from transformers import AutoImageProcessor
 
     try:
@@ -183,24 +196,27 @@ def _from_transformers(path: str, revision: str | None) -> Processor:
         raise DataError(f"{path!r} has no image preprocessing ({reason}); {_WAY_OUT}") from error
     origin = f"transformers:{path}" + (f"@{revision}" if revision else "")
     if hasattr(processor, "data_config"):  # a wrapped timm model: the same transform, without conversions to PIL
-        return _from_timm_config(processor.data_config, origin)
+        return _from_timm_config(processor.data_config, origin, channels)
+    mean, std = (processor.image_mean, processor.image_std) if processor.do_normalize else ((0.0,) * 3, (1.0,) * 3)
+    mean, std = _per_channel(mean, channels), _per_channel(std, channels)
+    if channels == 1:
+        processor.image_mean, processor.image_std, processor.do_convert_rgb = list(mean), list(std), False
     transform = _TransformersTransform(processor)
-    wide, tall = (transform(torch.zeros(1, 3, *size, dtype=torch.uint8), False).shape[2:] for size in _PROBES)
+    wide, tall = (transform(torch.zeros(1, channels, *size, dtype=torch.uint8), False).shape[2:] for size in _PROBES)
     if wide != tall:
         sizes = f"{tuple(wide)} for {_PROBES[0]}, {tuple(tall)} for {_PROBES[1]}"
         raise DataError(f"{path!r} keeps the aspect ratio ({sizes}): images do not stack; {_WAY_OUT}")
-    mean, std = (processor.image_mean, processor.image_std) if processor.do_normalize else ((0.0,) * 3, (1.0,) * 3)
-    return Processor(transform, mean, std, (wide[0], wide[1]), origin)
+    return Processor(transform, mean, std, (wide[0], wide[1]), origin, channels)
 
 
-def _from_timm_cfg(cfg: dict[str, Any], owner: str) -> Processor:
+def _from_timm_cfg(cfg: dict[str, Any], owner: str, channels: int | None) -> Processor:
     from timm.data.config import resolve_data_config
 
     missing = [key for key in ("mean", "std", "input_size") if not cfg.get(key)]
     if missing:  # timm would use the values of ImageNet
         raise DataError(f"the timm cfg of {owner} lacks {', '.join(missing)}; {_WAY_OUT}")
     tag = f".{cfg['tag']}" if cfg.get("tag") else ""
-    return _from_timm_config(resolve_data_config(pretrained_cfg=cfg), f"timm:{cfg.get('architecture')}{tag}")
+    return _from_timm_config(resolve_data_config(pretrained_cfg=cfg), f"timm:{cfg.get('architecture')}{tag}", channels)
 
 
 def _is_timm_name(name: str) -> bool:
@@ -209,16 +225,45 @@ def _is_timm_name(name: str) -> bool:
     return is_model(name)
 
 
-def _from_timm_name(name: str) -> Processor:
+def _from_timm_name(name: str, channels: int | None) -> Processor:
     from timm.models import get_pretrained_cfg
 
     cfg = get_pretrained_cfg(name)
-    return _from_timm_cfg(cfg.to_dict() if cfg else {}, name)
+    return _from_timm_cfg(cfg.to_dict() if cfg else {}, name, channels)
 
 
-def _from_timm_config(config: dict[str, Any], origin: str) -> Processor:
-    _, height, width = config["input_size"]
-    return Processor(_TimmTransform(config), config["mean"], config["std"], (height, width), origin)
+def _from_timm_config(config: dict[str, Any], origin: str, channels: int | None) -> Processor:
+    in_config, height, width = config["input_size"]
+    channels = int(channels or in_config)
+    mean, std = _per_channel(config["mean"], channels), _per_channel(config["std"], channels)
+    config = {**config, "mean": mean, "std": std, "input_size": (channels, height, width)}
+    return Processor(_TimmTransform(config), mean, std, (height, width), origin, channels)
+
+
+def _input_channels(base: nn.Module | None) -> int | None:
+    """The number of channels that a model takes: from its configuration or its first convolution; None if unknown."""
+    if isinstance(found := getattr(getattr(base, "config", None), "num_channels", None), int):
+        return found
+    convolutions = (m for m in base.modules() if isinstance(m, nn.Conv2d)) if base is not None else iter(())
+    return next((m.in_channels for m in convolutions), None)
+
+
+def _per_channel(values: Iterable[float], channels: int) -> tuple[float, ...]:
+    """`values` for each of `channels` channels; three equal ones are right for a grey model too."""
+    given = tuple(float(value) for value in values)
+    if channels not in (1, 3):
+        raise DataError(f"the model takes images of {channels} channels; images here have 3, or 1 for a grey model")
+    if len(given) == channels:
+        return given
+    if len(set(given)) > 1:
+        raise DataError(f"the model takes {channels} channel(s), but its preprocessing has {given}; {_WAY_OUT}")
+    return given[:1] * channels
+
+
+def _grey(images: Tensor) -> Tensor:
+    """(N, 1, H, W) uint8 luma of (N, 3, H, W) RGB, in Pillow's integer arithmetic."""
+    red, green, blue = images.int().unbind(1)
+    return ((19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16).to(torch.uint8).unsqueeze(1)
 
 
 def _unwrap(model: nn.Module | None) -> nn.Module | None:
@@ -275,17 +320,39 @@ def load_class_names(model: nn.Module | None) -> list[tuple[str, ...]] | None:
     """
     base = _unwrap(model)
     if (id2label := getattr(getattr(base, "config", None), "id2label", None)) is not None:
-        names = [(str(id2label[k]),) for k in sorted(id2label)]
-        imagenet = _imagenet_names("imagenet-1k")
-        agree = sum(_first(ours[-1]) == _first(theirs[1]) for ours, theirs in zip(names, imagenet, strict=False))
-        is_imagenet = len(names) == len(imagenet) and agree > 0.95 * len(names)  # names such as "crane" differ
-        return [(wnid, *own) for own, (wnid, *_) in zip(names, imagenet, strict=True)] if is_imagenet else names
-    if getattr(base, "pretrained_cfg", None) is None:
+        return _with_wnids([(name,) for name in _in_order(id2label)])
+    cfg = getattr(base, "pretrained_cfg", None)
+    if cfg is None:
         return None
+    if (labels := dict(cfg).get("label_names")) is not None:
+        full = dict(cfg).get("label_descriptions") or {}
+        return [tuple(dict.fromkeys((str(label), str(full.get(label, label))))) for label in _in_order(labels)]
     from timm.data.imagenet_info import infer_imagenet_subset
 
     subset = infer_imagenet_subset(base)
     return _imagenet_names(subset) if subset else None
+
+
+def _in_order(names: Any) -> list[str]:
+    """The names of classes 0, 1, 2, ... of a list, or of a mapping whose keys may be texts ("10" comes after "2")."""
+    if not isinstance(names, Mapping):
+        return [str(name) for name in names]
+    try:
+        by_number = {int(key): str(name) for key, name in names.items()}
+    except ValueError:
+        by_number = {}
+    if sorted(by_number) != list(range(len(names))):
+        shown = ", ".join(repr(key) for key in list(names)[:4])
+        raise DataError(f"id2label has the keys {shown}, ...; they must be 0 to {len(names) - 1}: pass class_names=")
+    return [by_number[k] for k in range(len(names))]
+
+
+def _with_wnids(names: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """The same names, with WordNet ids first if they are those of ImageNet."""
+    imagenet = _imagenet_names("imagenet-1k")
+    agree = sum(_first(ours[-1]) == _first(theirs[1]) for ours, theirs in zip(names, imagenet, strict=False))
+    is_imagenet = len(names) == len(imagenet) and agree > 0.95 * len(names)  # names such as "crane" differ
+    return [(wnid, *own) for own, (wnid, *_) in zip(names, imagenet, strict=True)] if is_imagenet else names
 
 
 def _imagenet_names(subset: str) -> list[tuple[str, ...]]:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from spear_hf.data.labels import is_monotone, match_classes
+from spear_hf.data.labels import describe_match, is_monotone, match_classes
 from spear_hf.errors import DataError
 
 MODEL = [("n01", "ant, pismire"), ("n02", "bee"), ("n03", "house cat"), ("n04", "crane"), ("n05", "crane")]
@@ -37,6 +37,46 @@ def test_names_that_the_model_lacks_are_listed() -> None:
 def test_a_name_of_two_classes_is_not_guessed() -> None:
     with pytest.raises(DataError, match="'crane': no single class"):
         match_classes(["crane", "bee"], MODEL)
+
+
+def test_numbers_as_text_with_two_possible_orders_are_refused() -> None:
+    as_text = sorted(map(str, range(12)))
+    with pytest.raises(
+        DataError, match=r"class '10' is number 10 by its value, but 2 in the order .*pass class_names="
+    ):
+        match_classes(as_text, [f"LABEL_{k}" for k in range(12)])
+    with pytest.raises(DataError, match="'2' comes after '11' in the order of the names as text"):
+        match_classes(as_text, None)
+    with pytest.raises(DataError, match="class '2' is number 2 by its value, but 4"):
+        match_classes(["2"], [f"LABEL_{k}" for k in range(12)])
+
+
+def test_numbers_as_text_with_one_possible_order_are_taken_by_value() -> None:
+    twelve = [f"LABEL_{k}" for k in range(12)]
+    assert match_classes(["03", "11"], twelve)(np.arange(2)).tolist() == [3, 11]
+    assert match_classes(["3", "7"], twelve[:10])(np.arange(2)).tolist() == [3, 7]
+    assert match_classes(list(map(str, range(12))), twelve)(np.arange(12)).tolist() == list(range(12))
+    assert match_classes(["1", "10", "2"], ["10", "2", "1"])(np.arange(3)).tolist() == [2, 0, 1]  # these are names
+
+
+def test_numbers_from_one_are_refused() -> None:
+    with pytest.raises(
+        DataError, match=r"numbers \(1, 2, 3, ... up to 3\), but the model numbers its 3 classes from 0"
+    ):
+        match_classes(["1", "2", "3"], ["a", "b", "c"])
+
+
+def test_names_are_not_matched_by_position_against_other_names() -> None:
+    with pytest.raises(DataError, match="'cat', 'dog': no single class of the model for 2 of 2"):
+        match_classes(["cat", "dog"], ["Hund", "Katze"])
+    assert match_classes(["cat", "dog"], ["LABEL_0", "LABEL_1"]).how == "index"
+
+
+def test_the_match_is_told_with_how_many_classes_occur() -> None:
+    found = match_classes(["House_Cat"], MODEL)
+    assert describe_match(found, ["House_Cat"], MODEL, present=1) == (
+        "labels matched by name: 'House_Cat' is 2 (house cat); 1 of 5 classes occur"
+    )
 
 
 def test_position_decides_where_counts_agree_and_no_name_contradicts() -> None:

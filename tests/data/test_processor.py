@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -171,3 +173,45 @@ def test_an_imagenet_models_classes_have_wordnet_ids() -> None:
 def test_other_models_name_no_classes() -> None:
     assert load_class_names(nn.Linear(1, 1)) is None
     assert load_class_names(timm.create_model("test_resnet", num_classes=10)) is None
+
+
+@pytest.mark.parametrize(
+    "given", [{str(k): f"kind {k}" for k in range(12)}, [f"kind {k}" for k in range(12)]], ids=["texts", "a list"]
+)
+def test_class_names_stand_in_the_order_of_their_numbers(given: Any) -> None:
+    base = nn.Identity()
+    base.config = SimpleNamespace(id2label=given)  # pyright: ignore[reportAttributeAccessIssue]
+    assert load_class_names(base) == [(f"kind {k}",) for k in range(12)]
+
+
+def test_class_names_without_numbers_are_refused() -> None:
+    base = nn.Identity()
+    base.config = SimpleNamespace(id2label={"ant": 0, "bee": 1})  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(DataError, match=r"id2label has the keys 'ant', 'bee', \.\.\.; they must be 0 to 1"):
+        load_class_names(base)
+
+
+def test_the_label_names_of_a_timm_model_are_read() -> None:
+    names = {"label_names": ["b", "a"], "label_descriptions": {"b": "big bee"}}
+    base = timm.create_model("test_resnet", num_classes=2, pretrained_cfg_overlay=names)
+    assert load_class_names(base) == [("b", "big bee"), ("a",)]
+
+
+def test_a_grey_model_gets_the_luma_of_the_colors(tmp_path: Path) -> None:
+    ViTImageProcessor(size={"height": 28, "width": 28}, image_mean=[0.0], image_std=[1.0]).save_pretrained(tmp_path)
+    grey = nn.Sequential(nn.Conv2d(1, 2, 3))
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 28, 28, 3), dtype=np.uint8)
+    luma = torch.stack([torch.from_numpy(np.array(Image.fromarray(x).convert("L"))) for x in pixels])[:, None] / 255
+    for processor in (load_processor(grey, str(tmp_path)), load_processor(grey, mean=[0.0], std=[1.0], size=28)):
+        torch.testing.assert_close(processor(pixels), luma)
+        assert processor([]).shape == (0, 1, 28, 28)
+
+
+def test_three_means_for_a_grey_model_are_used_only_if_they_are_equal() -> None:
+    assert load_processor(timm.create_model("test_resnet", in_chans=1)).mean == (0.5,)
+    with pytest.raises(
+        DataError, match=r"takes 1 channel\(s\), but its preprocessing has \(0.4, 0.5, 0.6\); pass mean="
+    ):
+        load_processor(nn.Conv2d(1, 1, 1), mean=[0.4, 0.5, 0.6], std=[1.0], size=28)
+    with pytest.raises(DataError, match="takes images of 4 channels"):
+        load_processor(nn.Conv2d(4, 1, 1), mean=[0.5] * 4, std=[1.0] * 4, size=28)

@@ -67,7 +67,7 @@ def find_label_column(features: "Features", wanted: Columns) -> str | None:
     'target'
 
     Raises:
-        DataError: no such column.
+        DataError: no such column, or an "auto" for which several columns could be meant.
     """
     from datasets import ClassLabel
 
@@ -78,8 +78,29 @@ def find_label_column(features: "Features", wanted: Columns) -> str | None:
     of_classes = [column for column, feature in features.items() if isinstance(feature, ClassLabel)]
     usual = [column for column in LABEL_COLUMNS if column in features]
     wnids = [column for column in WNID_COLUMNS if column in features]
-    ranked = [*(c for c in usual if c in of_classes), *(of_classes if len(of_classes) == 1 else []), *usual]
-    return next(iter([*wnids, *ranked] if wanted.prefer_wnid else [*ranked, *wnids]), None)
+    if wanted.prefer_wnid and wnids:
+        return wnids[0]
+    named = [column for column in usual if column in of_classes]
+    others = [column for column in of_classes if column not in usual]
+    if plain := [column for column in ("label", "labels") if column in usual and not named]:
+        return plain[0]
+    if not named and others and (usual or len(others) > 1):
+        both = ", ".join(map(repr, [*usual, *others]))
+        raise DataError(
+            f"columns {both} could each hold the labels; pass label_column= with one, or None for no labels"
+        )
+    return next(iter([*named, *others, *usual, *wnids]), None)
+
+
+def rival_columns(features: "Features", chosen: str) -> list[str]:
+    """The other columns that usually hold labels: what they say must not disagree with the chosen one.
+
+    >>> from datasets import Features, Value
+    >>> from spear_hf.data.sources.columns import rival_columns
+    >>> rival_columns(Features({"label": Value("int64"), "wnid": Value("string"), "id": Value("int64")}), "wnid")
+    ['label']
+    """
+    return [column for column in (*LABEL_COLUMNS, *WNID_COLUMNS) if column in features and column != chosen]
 
 
 def number_labels(

@@ -20,6 +20,7 @@ from spear_hf.data.sources.columns import (
     find_label_column,
     number_labels,
     pixel_dtype,
+    rival_columns,
 )
 from spear_hf.errors import DataError
 
@@ -71,7 +72,11 @@ class RowSource:
         self._paths = _own_paths(self._images, self.image_column)
         self._dtype, self._root = pixel_dtype(dataset.features[self.image_column]), root
         self._rows: np.ndarray | None = None
-        self.classes, self._labels = self._read_labels(dataset)
+        self.classes, self._labels = self._read_labels(dataset, self.label_column)
+        rivals = (
+            rival_columns(dataset.features, self.label_column) if self.label_column and columns.label == "auto" else []
+        )
+        self._rivals = dataset.select_columns(rivals)
 
     def only(self, rows: np.ndarray) -> "RowSource":
         """The same source with these rows only: sample id i is row rows[i]."""
@@ -109,11 +114,24 @@ class RowSource:
     def _at(self, ids: np.ndarray) -> np.ndarray:
         return ids if self._rows is None else self._rows[ids]
 
-    def _read_labels(self, dataset: "Dataset") -> tuple[Sequence[str] | None, np.ndarray | None]:
-        if self.label_column is None:
+    def rival_labels(self) -> dict[str, tuple[Sequence[str] | None, np.ndarray]]:
+        """The class names and (N,) labels of each other column that could hold the labels."""
+        found: dict[str, tuple[Sequence[str] | None, np.ndarray]] = {}
+        for column in self._rivals.features:
+            try:
+                classes, labels = self._read_labels(self._rivals, column)
+            except DataError:  # it holds no labels
+                continue
+            if labels is not None:
+                found[column] = classes, labels if self._rows is None else labels[self._rows]
+        return found
+
+    @staticmethod
+    def _read_labels(dataset: "Dataset", column: str | None) -> tuple[Sequence[str] | None, np.ndarray | None]:
+        if column is None:
             return None, None
-        column = dataset.select_columns(self.label_column)[:][self.label_column]
-        return number_labels(column, getattr(dataset.features[self.label_column], "names", None), self.label_column)
+        cells = dataset.select_columns(column)[:][column]
+        return number_labels(cells, getattr(dataset.features[column], "names", None), column)
 
 
 def _own_paths(images: "Dataset", column: str) -> list[str] | None:

@@ -31,11 +31,26 @@ def test_wordnet_ids_are_preferred_where_the_model_knows_them() -> None:
     dataset = picture_rows(wnid=[f"n0000000{i % 3}" for i in range(N)])
     names = [("n00000002", "cat"), ("n00000001", "bee"), ("n00000000", "ant")]
     by_wnid, by_number = (
-        load_stream(dataset, corruptions="fog", shuffle=False, class_names=given).batch(0)["labels"]
-        for given in (names, ["a", "b", "c"])
+        load_stream(dataset, corruptions="fog", shuffle=False, class_names=given, label_column=column).batch(0)[
+            "labels"
+        ]
+        for given, column in ((names, "wnid"), (["a", "b", "c"], "auto"))
     )
     assert by_wnid.tolist() == [2, 1, 0] * 4  # pyright: ignore[reportOptionalMemberAccess]
     assert by_number.tolist() == [0, 1, 2] * 4  # pyright: ignore[reportOptionalMemberAccess]
+    with pytest.raises(
+        DataError, match="column 'wnid' gives row 0 of dataset the class 2, column 'label' the class 0; pa"
+    ):
+        load_stream(dataset, class_names=names)
+
+
+def test_a_domain_column_is_not_taken_for_the_label() -> None:
+    features = Features({"image": Image(), "label": Value("int64"), "domain": ClassLabel(names=["art", "photo"])})
+    rows = picture_rows(4, domain=[0, 1, 0, 1]).cast(features)
+    stream = load_stream(rows, corruptions="clean", shuffle=False)
+    assert stream.batch(0)["labels"].tolist() == [0, 1, 2, 0]  # pyright: ignore[reportOptionalMemberAccess]
+    with pytest.raises(DataError, match="columns 'kind', 'domain' could each hold the labels; pass label_column="):
+        load_stream(rows.rename_column("label", "kind").cast_column("kind", ClassLabel(names=["a", "b", "c"])))
 
 
 def test_pixel_columns_and_named_labels_are_read() -> None:
