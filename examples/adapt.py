@@ -26,7 +26,7 @@ from spear_hf.evaluation.preservation import baselines
 from spear_hf.evaluation.run_folder import RunFolder
 from spear_hf.utils.launch import end_trackers
 
-FIRST_1024 = ImageOptions(limit=1024)
+FIRST_1024 = ImageOptions(corruptions="all", limit=1024, shuffle=True)
 
 
 @expanded()

@@ -45,7 +45,7 @@ from spear_hf.analysis.grids import Draw, Grid, bars, grid, heat_map, lines, sav
 from spear_hf.cli import ImageOptions, WeightOptions, about, expanded, numbers, script
 from spear_hf.errors import ConfigError
 
-FIRST_1024 = ImageOptions(limit=1024, batch_size=256)
+FIRST_1024 = ImageOptions(corruptions="all", limit=1024, shuffle=True, batch_size=256)
 
 
 @dataclass

@@ -23,7 +23,7 @@ from spear_hf.cli import ComparisonOptions, ImageOptions, RunOptions, WeightOpti
 from spear_hf.evaluation.plots import plot_parameters
 
 ALL = ComparisonOptions(methods="all", cache=Path("runs/cache"))
-FIRST_512 = ImageOptions(limit=512, batch_size=16)
+FIRST_512 = ImageOptions(corruptions="all", limit=512, shuffle=True, batch_size=16)
 RUN = RunOptions(output=Path("runs/compare"))
 
 

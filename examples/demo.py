@@ -34,7 +34,7 @@ HERE = Path(__file__).parent
 SHOWN, TOP = 8, 5
 
 
-SMALL_BATCHES = ImageOptions(preset="cifar", batch_size=32)
+SMALL_BATCHES = ImageOptions(corruptions="all", shuffle=True, preset="cifar", batch_size=32)
 
 
 class Demo:

@@ -27,7 +27,7 @@ from spear_hf.baselines import BnAdapt, Source
 from spear_hf.cli import ImageOptions, expanded, script
 from spear_hf.evaluation.evaluate import evaluate
 
-FOG = ImageOptions(corruptions="fog", preset="cifar")
+FOG = ImageOptions(corruptions="fog", preset="cifar", shuffle=True)
 
 
 @expanded(without=("limit", "split", "num_workers"))

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from spear_hf.steering.auto import AutoSpearModel
     from spear_hf.steering.model import SpearModel, get_spear_model
     from spear_hf.steering.rsp import RSP
+    from spear_hf.utils import logging as logging
 
 __version__ = "0.1.0"
 
@@ -85,6 +86,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "logging":  # a module, as in transformers: spear_hf.logging.set_verbosity_info()
+        return importlib.import_module("spear_hf.utils.logging")
     if name in _HOME:
         value = getattr(importlib.import_module(f"spear_hf.{_HOME[name]}"), name)
         globals()[name] = value

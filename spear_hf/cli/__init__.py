@@ -1,17 +1,18 @@
 """The spear-hf command: a thin layer over the functions of the package.
 
-app.py holds the application and its exit codes, options.py the run options that the examples share, and expand.py turns
-a dataclass into options. The other files hold the commands. A command imports torch and other heavy libraries when it
-runs, so that `spear-hf --help` is quick.
+app.py holds the application, refusals.py its errors and exit codes, options.py the run options that the examples share,
+and expand.py turns a dataclass into options. The other files hold the commands. A command imports torch and other heavy
+libraries when it runs, so that `spear-hf --help` is quick.
 """
 
 from spear_hf.cli.adapt import adapt, evaluate
-from spear_hf.cli.app import app, help_of, numbers, script
+from spear_hf.cli.app import Options, app, help_of, numbers, script
 from spear_hf.cli.compare import ComparisonOptions, compare
-from spear_hf.cli.expand import expanded
+from spear_hf.cli.expand import about, expanded
 from spear_hf.cli.hub import bank, pull, push
+from spear_hf.cli.image_options import ImageOptions
 from spear_hf.cli.look import boundaries, corrupt, report
-from spear_hf.cli.options import ImageOptions, ResumableRunOptions, RunOptions, WeightOptions, about
+from spear_hf.cli.options import ResumableRunOptions, RunOptions, WeightOptions
 
 __all__ = [
     "ComparisonOptions",
@@ -38,7 +39,7 @@ for name, command in {
     "push": push,
     "pull": pull,
 }.items():
-    app.command(name, help=help_of(command.__doc__))(command)
+    app.command(name, cls=Options, help=help_of(command.__doc__))(command)
 
 
 def main() -> None:

@@ -1,56 +1,44 @@
-"""The application that the commands join, its exit codes, and how a command prints.
-
-Exit codes: 0 done; 1 an unexpected error, with its traceback, or a failing server; 2 an input that is refused, with one
-line on stderr; 130 interrupted.
-"""
+"""The application that the commands join, and how a command helps and prints."""
 
 import inspect
 import json
 import re
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from spear_hf.errors import SpearError
-
-REFUSED, FAILED, INTERRUPTED = 2, 1, 130
+import spear_hf
+from spear_hf.cli.refusals import errors_as_exit_codes
 
 MODEL_HELP = "A model folder, a Hub id, a timm or torchvision name, or your own package.module:factory."
-DATASET_HELP = "A parquet file, an image folder or a Hub dataset, with labels."
+DATASET_HELP = "A folder of images, a file (parquet, csv, a list of paths), one image, or a Hub dataset."
 
-ModelName = Annotated[str, typer.Argument(help=MODEL_HELP)]
-Labelled = Annotated[str, typer.Argument(help=DATASET_HELP)]
+ModelName = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
+Images = Annotated[str, typer.Argument(metavar="IMAGES", help=DATASET_HELP)]
+Labelled = Annotated[str, typer.Argument(metavar="IMAGES", help=f"{DATASET_HELP[:-1]}, with labels.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
-@contextmanager
-def _errors_as_exit_codes() -> Iterator[None]:
-    """An error that the user can act on ends in one line on stderr instead of a traceback."""
-    try:
-        yield
-    except SpearError as error:
-        raise _exit(error, REFUSED) from error
-    except KeyboardInterrupt as error:
-        raise typer.Exit(INTERRUPTED) from error
-    except Exception as error:
-        from huggingface_hub import errors as hub  # imported here, because --help must not load huggingface_hub
+class Options(TyperCommand):
+    """A command whose help shows every option whole, under the heading of its group, at any width.
 
-        if isinstance(error, (hub.HFValidationError, hub.EntryNotFoundError, hub.OfflineModeIsEnabled)):
-            raise _exit(error, REFUSED) from error
-        if isinstance(error, hub.HfHubHTTPError):
-            status = None if error.response is None else error.response.status_code
-            raise _exit(error, REFUSED if status is not None and status < 500 else FAILED) from error
-        raise
+    >>> script(lambda: None, "Do nothing.").registered_commands[0].cls.__bases__[0].__name__
+    'Options'
+    """
 
-
-def _exit(error: Exception, code: int) -> typer.Exit:
-    """The exit with this code, after the error is printed in one line."""
-    print(f"{type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
-    return typer.Exit(code)
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options, each group under its heading."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            if (record := parameter.get_help_record(ctx)) is not None:
+                is_argument = parameter.param_type_name == "argument"
+                heading = getattr(parameter, "rich_help_panel", None) or ("Arguments" if is_argument else "Options")
+                groups.setdefault(heading, []).append(record)
+        for heading, records in groups.items():
+            with formatter.section(heading):
+                formatter.write_dl(records, col_max=34)
 
 
 class Commands(TyperGroup):
@@ -62,11 +50,11 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
-        with _errors_as_exit_codes():
+        with errors_as_exit_codes(ctx):
             return super().invoke(ctx)
 
 
-class ScriptCommand(TyperCommand):
+class ScriptCommand(Options):
     """The only command of a script; its errors become exit codes.
 
     >>> script(lambda: None, "Do nothing.").registered_commands[0].cls.__name__
@@ -75,7 +63,7 @@ class ScriptCommand(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
-        with _errors_as_exit_codes():
+        with errors_as_exit_codes(ctx):
             return super().invoke(ctx)
 
 
@@ -91,7 +79,7 @@ def script(command: Callable[..., None], doc: str | None) -> typer.Typer:
         command: its parameters become the options.
         doc: the help text, usually the script's `__doc__`. Its indented lines keep their line breaks.
     """
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.command(cls=ScriptCommand, help=help_of(doc))(command)
     return app
 
@@ -143,25 +131,40 @@ def print_table(table: Any) -> None:
     Console().print(table)
 
 
-app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
-HELP = """Test-time adaptation for frozen image classifiers.
+HELP = """
+Test-time adaptation for frozen image classifiers.
 
-A stream of unlabeled images comes in; every batch is predicted first and then learned from. The model stays frozen:
+A stream of unlabelled images comes in; every batch is answered first and then learned from. The model stays frozen:
 SPeaR learns a scale and a shift for each channel at a few of its stage boundaries, and what it learned is saved as an
 adapter of a few kilobytes.
 
-  Start here:
-  spear-hf boundaries resnet50                        where a model can be steered
-  spear-hf corrupt photos.parquet sheet.png --sheet   what the corruptions look like
-  spear-hf adapt MODEL photos.parquet --limit 256     adapt, and compare with the frozen model
-  spear-hf report runs/adapt                          the result as a page with figures
+  Start here, with a model and a folder of images:
+  spear-hf adapt MODEL photos/        answers in runs/adapt/predictions.csv
+  spear-hf eval MODEL photos/ --adapter ADAPTER      nothing is learned
 
-Every command has --help with an example.
+  Look closer:
+  spear-hf boundaries resnet50                where a model can be steered
+  spear-hf corrupt photos/ sheet.png --sheet  what the corruptions look like
+  spear-hf compare MODEL photos/              beside other methods, with labels
+
+Every command has --help with an example. Settings: SPEAR_HF_VERBOSITY=info tells more; HF_TOKEN, HF_HOME and
+HF_HUB_OFFLINE are those of the Hub.
 """
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"spear-hf {spear_hf.__version__}")
+        raise typer.Exit
+
+
 @app.callback(help=help_of(HELP))
-def _root() -> None:
-    """The options of `spear-hf` itself: none but --help."""
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """The options of `spear-hf` itself."""

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spear_hf.cli.app import INTERRUPTED, AsJson, Labelled, ModelName, numbers, print_json, print_table
-from spear_hf.cli.expand import expanded
-from spear_hf.cli.options import ImageOptions, RunOptions, WeightOptions, about
+from spear_hf.cli.app import AsJson, Labelled, ModelName, numbers, print_json, print_table
+from spear_hf.cli.expand import about, expanded
+from spear_hf.cli.image_options import ImageOptions
+from spear_hf.cli.options import RunOptions, WeightOptions
+from spear_hf.cli.refusals import INTERRUPTED
 
 if TYPE_CHECKING:
     from spear_hf.evaluation.comparison import Comparison
@@ -113,7 +115,9 @@ def compare(
     figure: Annotated[bool, typer.Option("--figure", help="Draw error against the number of parameters.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare methods on the same images: errors, calibration, time and memory.
+    """Compare methods on the same images, with labels.
+
+    The tables show errors, calibration, time and memory.
 
     Each method runs on its own copy of the model. Finished methods are kept in the output folder: after Ctrl-C the same
     command continues with the next one.

@@ -3,7 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable, Collection
-from dataclasses import Field, fields, is_dataclass, replace
+from dataclasses import Field, field, fields, is_dataclass, replace
 from functools import wraps
 from types import UnionType
 from typing import Annotated, Any, get_args, get_type_hints
@@ -54,6 +54,15 @@ def expanded(*, without: Collection[str] = ()) -> Callable[[Callable[..., None]]
         return call
 
     return decorate
+
+
+def about(text: str, default: Any) -> Any:
+    """A dataclass field with a default and a help text.
+
+    >>> about("Images in a batch.", 64).default
+    64
+    """
+    return field(default=default, metadata={"help": text})
 
 
 def _options_of(given: Any, without: Collection[str]) -> list[inspect.Parameter]:

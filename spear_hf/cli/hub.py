@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
-from spear_hf.cli.adapt import CLEAN
+from spear_hf.cli.adapt import CheckBase
 from spear_hf.cli.app import AsJson, print_json, print_table
 from spear_hf.cli.expand import expanded
-from spear_hf.cli.options import ImageOptions, WeightOptions
+from spear_hf.cli.image_options import ImageOptions
+from spear_hf.cli.options import WeightOptions
 
 
 def push(
@@ -24,7 +25,9 @@ def push(
     message: Annotated[str | None, typer.Option(help="Commit message.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Upload an adapter, its card and its metrics to the Hub in one commit; no commit if nothing changed.
+    """Upload an adapter to the Hub.
+
+    The adapter, its card and its metrics go in one commit; no commit if nothing changed.
 
     The token is the one of `hf auth login`, or HF_TOKEN.
 
@@ -48,7 +51,7 @@ def pull(
     revision: Annotated[str | None, typer.Option(help="A branch, tag or commit, or refs/pr/N.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Download an adapter, its card and its metrics from the Hub into a folder, and check them.
+    """Download an adapter from the Hub into a folder, and check it.
 
     Example: spear-hf pull me/resnet50-fog adapters/fog --revision v1
     """
@@ -67,14 +70,17 @@ def bank(
     dataset: Annotated[str, typer.Argument(help="Today's images: a parquet file, an image folder or a Hub dataset.")],
     adapters: Annotated[list[str], typer.Argument(help="Adapter folders, folders of adapters, or Hub repos.")],
     weights: WeightOptions,
-    images: ImageOptions = CLEAN,
+    images: ImageOptions,
     batches: Annotated[int, typer.Option(help="Number of batches to choose by.", min=1)] = 1,
+    check_base: CheckBase = "error",
     margin: Annotated[
         float | None, typer.Option(help="How much better than no adapter an adapter must score; 0 takes the best.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Choose the adapter that suits the first batches of a stream best, without labels, and show all scores.
+    """Choose the adapter that suits the first images best.
+
+    No labels are needed; all scores are shown.
 
     Example: spear-hf bank microsoft/resnet-50 photos.parquet adapters me/resnet50-fog
     """
@@ -82,7 +88,7 @@ def bank(
 
     base = weights.load(model)
     stream = images.stream(dataset, base)
-    held = AdapterBank.from_pretrained(base, *adapters)
+    held = AdapterBank.from_pretrained(base, *adapters, check_base=check_base)
     first = [batch["pixel_values"] for batch in islice(stream, batches)]
     report = held.choose(first, margin=MARGIN if margin is None else margin)
     if as_json:

@@ -1,5 +1,6 @@
 """spear-hf boundaries, corrupt and report: look at a model, at corrupted images, and at a finished run."""
 
+import warnings
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -7,7 +8,7 @@ import typer
 
 from spear_hf.cli.app import AsJson, ModelName, print_json, print_table
 from spear_hf.cli.expand import expanded
-from spear_hf.cli.options import ImageOptions
+from spear_hf.cli.image_options import ImageOptions
 
 
 def boundaries(
@@ -24,16 +25,19 @@ def boundaries(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the stage boundaries of a model, where RSPs can sit, and mark those that "auto" takes.
+    """List the stage boundaries of a model, where RSPs can sit.
+
+    Those that "auto" takes are marked.
 
     Example: spear-hf boundaries resnet50
     """
     from rich.table import Table
 
+    from spear_hf.backbones.factory import build_own, is_factory
     from spear_hf.backbones.load import load_base_model
     from spear_hf.boundaries import search_boundaries, select_boundaries
 
-    base = load_base_model(model, pretrained=pretrained)
+    base = build_own(model) if is_factory(model) else load_base_model(model, pretrained=pretrained)
     findings = search_boundaries(base, num_groups, stem=stem)
     found = findings.boundaries
     shapes = [list(shape[1:]) for shape in findings.shapes] or [[]] * len(found)  # a user's rule gives no shapes
@@ -58,11 +62,19 @@ def boundaries(
         print(f"note: {note}")
 
 
-@expanded(without=("severity", "protocol", "batch_size", "num_workers"))
+ALL = ImageOptions(corruptions="all")
+
+
+@expanded(
+    without=(
+        *("severity", "protocol", "batch_size", "num_workers", "streaming", "class_names"),
+        *("mean", "std", "image_size"),
+    )
+)
 def corrupt(
     source: Annotated[str, typer.Argument(help="A parquet file, an image folder or a Hub dataset.")],
     output: Annotated[Path, typer.Argument(help="A new folder; with --sheet a PNG file.")],
-    images: ImageOptions,
+    images: ImageOptions = ALL,
     severity: Annotated[list[float] | None, typer.Option(help="1 to 5; can be given several times; default 5.")] = None,
     layout: Annotated[Literal["parquet", "npy", "imagefolder"], typer.Option(help="Format of the copy.")] = "parquet",
     sheet: Annotated[
@@ -70,7 +82,9 @@ def corrupt(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a corrupted copy of a dataset, or a contact sheet of its first image.
+    """Write a corrupted copy of a dataset, or a contact sheet.
+
+    The sheet shows the first image under every corruption.
 
     Example: spear-hf corrupt photos.parquet photos-c --corruptions fog,snow
     """
@@ -78,6 +92,7 @@ def corrupt(
     from spear_hf.data.export import write_corrupted
     from spear_hf.data.load_stream import load_stream
 
+    warnings.simplefilter("ignore")  # of an order that misleads a learner: nothing learns here
     preset, seed, split = images.preset, images.seed, images.split
     if sheet:
         stream = load_stream(source, corruptions="clean", preset=preset, batch_size=1, seed=seed, split=split, limit=1)
@@ -93,7 +108,10 @@ def corrupt(
             limit=images.limit or None,
             split=split,
             seed=seed,
-            shuffle=images.limit > 0,
+            shuffle=images.shuffle,
+            image_column=images.image_column,
+            label_column=None if images.label_column.lower() == "none" else images.label_column,
+            skip_broken=images.skip_broken,
         )
         write_corrupted(stream, output, layout=layout)
     if as_json:
@@ -108,7 +126,7 @@ def report(
     figures: Annotated[bool, typer.Option("--figures", help="Also write the figures as PNG, to RUN/figures.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a run as one HTML page with its tables and figures; it opens without a network.
+    """Write a run as one HTML page, which opens without a network.
 
     Example: spear-hf report runs/adapt
     """

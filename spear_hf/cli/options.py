@@ -1,34 +1,26 @@
-"""The run options that the commands and the examples share: the model's weights, the images, and the run itself."""
+"""The run options that the commands and the examples share: the model's weights, and the run itself."""
 
 import shutil
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from spear_hf.cli.app import INTERRUPTED
+from spear_hf.cli.expand import about
+from spear_hf.cli.refusals import INTERRUPTED
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
     from torch import nn
 
-    from spear_hf.data.image_stream import ImageStream
+    from spear_hf.evaluation.prediction_file import PredictionFile
     from spear_hf.evaluation.report import Report
     from spear_hf.evaluation.run_folder import RunFolder
     from spear_hf.learning.method import TTAMethod
     from spear_hf.steering.model import SpearModel
-
-
-def about(text: str, default: Any) -> Any:
-    """A dataclass field with a default and a help text.
-
-    >>> about("Images in a batch.", 64).default
-    64
-    """
-    return field(default=default, metadata={"help": text})
 
 
 @dataclass
@@ -61,60 +53,6 @@ class WeightOptions:
 
 
 @dataclass
-class ImageOptions:
-    """Images and corruptions.
-
-    >>> ImageOptions(corruptions="fog").clean(100).corruptions
-    'clean'
-    """
-
-    corruptions: str = about(
-        'Names with commas, a group (noise, blur, weather, digital), "all" (the 15), "extra", or "clean".', "all"
-    )
-    severity: float = about("From 1 to 5; fractions interpolate the constants.", 5.0)
-    preset: str = about(
-        'Constants of the corruptions: "imagenet", "cifar" or "tiny"; "auto" goes by the image size.', "auto"
-    )
-    protocol: str = about(
-        '"single" resets before each corruption; "continual", "gradual" and "mixed" never reset.', "single"
-    )
-    batch_size: int = about("Images in a batch, over all processes.", 64)
-    limit: int = about("Images of each corruption, a seeded sample; 0 takes all.", 0)
-    split: str = about('Split of the dataset; "auto" takes test or validation.', "auto")
-    seed: int = about("Seed of the image order and of the corruptions.", 0)
-    num_workers: int = about("Processes that prepare batches ahead.", 0)
-
-    def clean(self, limit: int) -> "ImageOptions":
-        """The same options for `limit` images without corruption."""
-        return replace(self, corruptions="clean", protocol="single", limit=limit)
-
-    def stream(self, dataset: Any, base: "nn.Module") -> "ImageStream":
-        """The stream of these images, preprocessed for a model, with labels in the model's numbering.
-
-        Args:
-            dataset: what `load_stream` takes.
-            base: the model.
-        """
-        from spear_hf.data.load_stream import load_stream
-        from spear_hf.data.processor import load_class_names, load_processor
-
-        return load_stream(
-            dataset,
-            corruptions=self.corruptions,
-            severity=self.severity,
-            preset=self.preset,
-            protocol=self.protocol,
-            batch_size=self.batch_size,
-            limit=self.limit or None,
-            split=self.split,
-            seed=self.seed,
-            num_workers=self.num_workers,
-            processor=load_processor(base),
-            class_names=load_class_names(base),
-        )
-
-
-@dataclass
 class RunOptions:
     """The run.
 
@@ -127,8 +65,18 @@ class RunOptions:
     log_with: str | None = about("Trackers that log each batch: tensorboard, trackio, wandb; with commas.", None)
 
     def accelerator(self) -> "Accelerator":
-        """An Accelerator over all processes, with the trackers started; their files go to the run's folder."""
+        """An Accelerator over all processes, with the trackers started; their files go to the run's folder.
+
+        Raises:
+            ConfigError: the output folder is a file.
+        """
+        from spear_hf.errors import ConfigError
         from spear_hf.utils.launch import start_accelerator
+        from spear_hf.utils.logging import verbosity_from_environment
+
+        verbosity_from_environment()
+        if blocking := [path for path in (self.output, *self.output.parents) if path.is_file()]:
+            raise ConfigError(f"output={str(self.output)!r} is not allowed, {blocking[0]} is a file; name a folder")
 
         return start_accelerator(cpu=self.cpu, log_with=self.log_with, folder=self.output)
 
@@ -143,6 +91,21 @@ class ResumableRunOptions(RunOptions):
 
     save_every: int = about("Batches between two checkpoints, from which an interrupted run is resumed.", 20)
     fresh: bool = about("Delete the checkpoints in the folder and start again.", False)
+    predictions: Path | None = about(
+        "File of the answers: .csv, .jsonl or .parquet; default: predictions.csv in the output folder.", None
+    )
+    restrict_classes: bool = about("Answer only classes that the images' labels have; the table says so.", False)
+    page: bool = about("Write report.html, a page with figures, at the end.", True)
+
+    def answers(self) -> "PredictionFile":
+        """The file of predictions.
+
+        Raises:
+            ConfigError: a name that ends in something else, or that is in the way.
+        """
+        from spear_hf.evaluation.prediction_file import PredictionFile
+
+        return PredictionFile(self.predictions or self.output / "predictions.csv")
 
     def folder(self, model: "SpearModel | None", *, is_main: bool) -> "RunFolder":
         """The run folder; `fresh` deletes the checkpoints of an earlier run in it."""
@@ -161,6 +124,9 @@ class ResumableRunOptions(RunOptions):
         *,
         accelerator: Any,
         provenance: Mapping[str, Any],
+        answers: "PredictionFile",
+        class_names: Sequence[str] | None = None,
+        domain_names: Mapping[str, str] | None = None,
     ) -> "Report":
         """The report of the whole stream; an interrupted run continues from its last checkpoint.
 
@@ -178,6 +144,10 @@ class ResumableRunOptions(RunOptions):
                 stream,
                 accelerator=accelerator,
                 on_batch=folder.append,
+                on_predictions=answers.append if accelerator.is_main_process else None,
+                class_names=class_names,
+                domain_names=domain_names,
+                restrict_classes=self.restrict_classes,
                 provenance=provenance,
                 checkpoint=folder.checkpoint,
                 checkpoint_every=self.save_every,

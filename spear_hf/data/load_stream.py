@@ -195,7 +195,7 @@ def _labelled(source: ImageSource, labels: np.ndarray, skip_broken: bool) -> np.
 def _warn_if_sorted(source: ImageSource, pool: Pool, labels: np.ndarray) -> None:
     """Warn of batches of a single class: they mislead every method that learns from the mean prediction."""
     if not pool.shuffle and is_monotone(labels[pool.order()[: len(labels)]]):
-        way_out = "leave shuffle on"
+        way_out = "pass shuffle=True"
     elif source.window is not None and (is_monotone(labels) or len(np.unique(labels)) == 1 < len(labels)):
         way_out = "a streaming source is shuffled in windows only: load it without streaming=True"
     else:

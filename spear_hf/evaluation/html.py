@@ -22,8 +22,8 @@ TEMPLATE_NAME = "page_template.html"
 MAX_EVENTS = 200
 CAPTIONS = {
     "error_by_domain": "Error of each method; a line runs from the first to the last, red where that is worse.",
-    "running_error": "Above, the error so far in each domain. Below, the mean normalised entropy of each answer: from "
-    "a filled dot the RSPs learned, at a hollow one the gate was shut or the batch was skipped.",
+    "running_error": "With labels, the error so far in each domain; and the mean normalised entropy of each batch: "
+    "from a filled dot the RSPs learned, at a hollow one the gate was shut or the batch was skipped.",
     "distance_from_identity": "How far the RSPs are from changing nothing, after each batch, by depth.",
     "clean_accuracy": "Accuracy on clean images with what each domain had taught, nothing being learned there.",
     "class_histogram": "How often each class was answered, and how often it was right; few tall bars are a collapse.",
@@ -101,9 +101,14 @@ def _title(report: Report) -> str:
 def _numbers(report: Report) -> list[tuple[str, str]]:
     """(number, what it is) of the few numbers at the top."""
     first, last = report.methods[0], report.methods[-1]
+    mean = report.mean_row()
+    if not report.has_errors:
+        shown = [(f"{mean.entropy[m]:.3f}", f"mean entropy, {m}") for m in dict.fromkeys((first, last)) if mean.entropy]
+        shown += [(f"{mean.changed[last]:.1f} %", "other answers than the source's")] if first != last else []
+        return [*shown, (f"{report.images:,}", "images")]
     shown = [(f"{report.mean_error(method):.2f} %", f"mean error, {method}") for method in dict.fromkeys((first, last))]
     if first != last:
-        shown.append((f"{report.gain(report.mean_row()):+.2f}", "points gained"))
+        shown.append((f"{report.gain(mean):+.2f}", "points gained"))
     shown.append((f"{report.images:,}", "images"))
     if last in report.parameters:
         shown.append((f"{report.parameters[last]:,}", f"numbers learned by {last}"))
@@ -114,12 +119,12 @@ def _methods(report: Report) -> list[list[str]]:
     """The head, and for each method its means, numbers, cost and steps; columns without an entry are left out."""
     rows = [["method", "error %", "NLL, nats", "ECE %", "learned", "ms/image", "MiB", "steps"]]
     for method in report.methods:
-        has_likelihood = all(method in row.nll for row in report.rows)
+        has_likelihood = report.has_errors and all(method in row.nll for row in report.rows)
         memory = report.memory.get(method)
         rows.append(
             [
                 method,
-                f"{report.mean_error(method):.2f}",
+                f"{report.mean_error(method):.2f}" if report.has_errors else "",
                 f"{report.mean_nll(method):.4f}" if has_likelihood else "",
                 f"{report.mean_ece(method):.3f}" if has_likelihood else "",
                 f"{report.parameters[method]:,}" if method in report.parameters else "",

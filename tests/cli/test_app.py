@@ -31,7 +31,7 @@ def test_the_real_command_shows_its_help_quickly_and_loads_nothing_heavy() -> No
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert os.times().children_user - before < 0.6
     assert done.stdout.endswith("[]\n")
-    assert "spear-hf adapt MODEL photos.parquet" in done.stdout
+    assert "spear-hf adapt MODEL photos/" in done.stdout
 
 
 def test_an_error_is_one_line_and_exit_code_2() -> None:
@@ -95,3 +95,20 @@ def test_sizes_are_numbers_with_commas() -> None:
     assert numbers("4, 16") == [4, 16]
     with pytest.raises(typer.BadParameter, match=r"'4,x' is not allowed; give whole numbers with commas"):
         numbers("4,x")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_shows_whole_flags_at_80_columns(command: str) -> None:
+    from typer.testing import CliRunner
+
+    text = CliRunner(env={"COLUMNS": "80"}).invoke(app, [command, "--help"]).stdout
+    options = typer.main.get_command(app).commands[command].params  # pyright: ignore[reportAttributeAccessIssue]
+    assert all(flag in text for option in options for flag in option.opts if flag.startswith("--"))
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_version_is_shown() -> None:
+    import spear_hf as package
+
+    assert spear_hf("--version").stdout == f"spear-hf {package.__version__}\n"

@@ -26,7 +26,8 @@ def words_of(photos: Path) -> Words:
     """The words of a command on the embedded model and 64 images."""
 
     def words_of(name: str, output: Path, *words: str, images: Path = photos) -> list[str]:
-        return [name, str(EMBEDDED / "resnet"), str(images), *SMALL, "--output", str(output), *words]
+        page = () if name == "compare" else ("--no-page",)
+        return [name, str(EMBEDDED / "resnet"), str(images), *SMALL, *page, "--output", str(output), *words]
 
     return words_of
 
@@ -123,8 +124,8 @@ def test_a_folder_of_another_run_is_refused_unless_begun_anew(tmp_path: Path, ru
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--tau", "2"), "ConfigError: tau=2.0 is not allowed"),
-        (("--boundaries", "0,7"), "BoundaryNotFoundError: boundaries=(0, 7) names depth 7"),
+        (("--tau", "2"), "ConfigError: --tau 2.0 is not allowed"),
+        (("--boundaries", "0,7"), "BoundaryNotFoundError: --boundaries (0, 7) names depth 7"),
         (("--corruptions", "fogg"), "DataError: "),
     ],
 )
@@ -142,7 +143,17 @@ def test_compare_keeps_finished_methods_and_corrupted_images(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("settings.json").write_text('{"gentle": {"method": "spear", "learning_rate": 0.01}}')
-    words = ["--methods", "source,gentle", "--settings", "settings.json", "--batch-sizes", "2,4", "--limit", "4"]
+    words = [
+        "--methods",
+        "source,gentle",
+        "--settings",
+        "settings.json",
+        "--batch-sizes",
+        "2,4",
+        "--limit",
+        "4",
+        "--shuffle",
+    ]
     words = words_of("compare", tmp_path / "run", "--corruptions", "fog", *words, "--cache", "kept")
     found = printed(*words)
     assert [(cell["label"], cell["batch_size"]) for cell in found["cells"]] == [

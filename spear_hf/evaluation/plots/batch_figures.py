@@ -27,6 +27,8 @@ MAX_BARS = 40
 def running_error(steps: Sequence[BatchRecord], tau: float | None = None) -> "Figure":
     """Above, the error so far in the domain of each method; below, the entropy of each batch and what the gate did.
 
+    Without labels there is no upper part.
+
     >>> from spear_hf.evaluation.plots.batch_figures import running_error
     >>> from spear_hf.evaluation.report import BatchRecord
     >>> from spear_hf.learning.record import StepRecord
@@ -43,9 +45,10 @@ def running_error(steps: Sequence[BatchRecord], tau: float | None = None) -> "Fi
         DataError: no batch has a StepRecord.
     """
     check_steps(steps, recorded=True)
-    figure = new_figure(9.0, 4.6)
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
     methods = list(steps[0].wrong)
+    figure = new_figure(9.0, 4.6 if methods else 2.6)
+    panels = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2]) if methods else [figure.subplots()]
+    above, below = panels[0], panels[-1]
     for method in methods:
         label = method
         for _, records in segments(steps):
@@ -53,10 +56,11 @@ def running_error(steps: Sequence[BatchRecord], tau: float | None = None) -> "Fi
             numbers = [record.batch for record in records]
             above.plot(numbers, values, marker=marker, color=colours(methods)[method], linewidth=1.4, label=label)
             label = ""  # one entry in the legend for each method
-    above.set_ylabel("error in the\ndomain so far, %", fontsize=9)
-    above.set_ylim(bottom=0)
+    if methods:
+        above.set_ylabel("error in the\ndomain so far, %", fontsize=9)
+        above.set_ylim(bottom=0)
     _entropy(below, steps, tau)
-    for axes in (above, below):
+    for axes in panels:
         style_axes(axes)
         shade_domains(axes, steps, named=axes is above)
     below.set_xlabel("batch", fontsize=9)
@@ -159,15 +163,16 @@ def class_histogram(steps: Sequence[BatchRecord], names: Sequence[str] | None = 
     figure = new_figure(7.2, 3.2)
     axes = figure.subplots()
     if len(classes) > MAX_BARS:
-        for counts, colour, name in ((labels, GREY, "labels"), (answers, LAST, "answers")):
+        curves = ((labels, GREY, "labels"), (answers, LAST, "answers"))
+        for counts, colour, name in curves if labels else curves[1:]:
             axes.step(range(len(classes)), sorted((counts[c] for c in classes), reverse=True), color=colour, label=name)
         axes.set_xlabel("classes, the most frequent first", fontsize=9)
     else:
         places = range(len(classes))
         axes.bar(places, [answers[c] for c in classes], 0.75, color=LAST, alpha=0.75, label="answers")
-        axes.hlines(
-            [labels[c] for c in classes], [p - 0.42 for p in places], [p + 0.42 for p in places], GREY, label="labels"
-        )
+        if labels:
+            heights = [labels[c] for c in classes]
+            axes.hlines(heights, [p - 0.42 for p in places], [p + 0.42 for p in places], GREY, label="labels")
         shown = [str(c) if names is None else names[c] for c in classes]
         axes.set_xticks(places, shown, rotation=0 if names is None else 40, ha="center" if names is None else "right")
     axes.set_ylabel("images", fontsize=9)

@@ -29,7 +29,7 @@ def figures_of(report: Report, steps: Sequence[BatchRecord] = (), clean: Report 
         steps: its batches.
         clean: of `clean_along`.
     """
-    figures = {"error_by_domain": error_by_domain(report)}
+    figures = {"error_by_domain": error_by_domain(report)} if report.has_errors else {}
     if any(record.step is not None for record in steps):
         figures["running_error"] = running_error(steps, report.provenance.get("config", {}).get("tau"))
     if any(record.deviations for record in steps):
@@ -38,7 +38,7 @@ def figures_of(report: Report, steps: Sequence[BatchRecord] = (), clean: Report 
         figures["clean_accuracy"] = clean_accuracy(clean)
     if any(record.answers for record in steps):
         figures["class_histogram"] = class_histogram(steps, report.provenance.get("class_names"))
-    if len(report.parameters) > 1:
+    if len(report.parameters) > 1 and report.has_errors:
         figures["error_against_parameters"] = error_against_parameters(report.points())
     return figures
 

@@ -138,5 +138,5 @@ def test_a_flat_folder_has_no_labels(tmp_path: Path) -> None:
 
 
 def test_sorted_classes_without_shuffling_warn(folder: Path) -> None:
-    with pytest.warns(UserWarning, match="pets is sorted by class, .* leave shuffle on"):
+    with pytest.warns(UserWarning, match="pets is sorted by class, .* pass shuffle=True"):
         load_stream(folder, corruptions="fog", shuffle=False)
