@@ -55,7 +55,7 @@ def test_an_adapter_builds_its_base_and_moves_its_answers(at_root: Path, name: s
 @pytest.mark.parametrize("name", FOLDERS)
 def test_an_adapter_has_the_error_that_its_card_states(at_root: Path, name: str) -> None:
     folder = at_root / name
-    results = read_metrics(folder, folder / "adapter_model.safetensors")
+    results = read_metrics(folder, (folder / "adapter_model.safetensors").read_bytes())
     assert results is not None
     row = results.frozen[0]
     images = Dataset.from_parquet(str(EMBEDDED / "test.parquet"))

@@ -1,4 +1,8 @@
-"""Which base an adapter belongs to: a hash of the structure, and some weights, compared with a tolerance for bf16."""
+"""Which base an adapter belongs to: a hash of the structure, and some weights, compared with a tolerance for bf16.
+
+Names of modules change between versions of a library while the weights stay. Where the structure differs, the weights
+decide alone: each probed value must be in the model at its place in some tensor, whatever that tensor is called.
+"""
 
 import hashlib
 from dataclasses import asdict, dataclass
@@ -10,6 +14,7 @@ from torch import Tensor, nn
 PROBES = 64
 HEAD_PROBES = 8  # values of each of the last two tensors, because another head on the same body is another base
 TOLERANCE = 0.02  # bf16 changes a value by at most 0.4 %; another training run changes nearly all by more than 2 %
+CLOSE = 0.004  # of values whose tensor is not known by name: with 2 % chance would find a partner for each
 
 
 @dataclass(frozen=True)
@@ -38,8 +43,17 @@ class Fingerprint:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Fingerprint":
-        """The Fingerprint that `to_dict` wrote."""
-        return cls(int(data["num_parameters"]), str(data["structure"]), tuple(float(v) for v in data["probe"]))
+        """The Fingerprint that `to_dict` wrote.
+
+        Raises:
+            ValueError: an entry of another type, or a value that is not finite: compared with infinity, all is equal.
+        """
+        number, structure, probe = data["num_parameters"], data["structure"], data["probe"]
+        if type(number) is not int or not isinstance(structure, str) or not isinstance(probe, (list, tuple)):
+            raise ValueError("a fingerprint is a number of parameters, a structure and a list of weights")
+        if not all(type(v) in (int, float) and abs(v) < 1e300 for v in probe):
+            raise ValueError("the weights of a fingerprint are finite numbers")
+        return cls(number, structure, tuple(float(v) for v in probe))
 
     def difference(self, other: "Fingerprint") -> str | None:
         """How `other` differs from this base, in words; None if they are the same base."""
@@ -51,12 +65,47 @@ class Fingerprint:
         if len(self.probe) != len(other.probe):
             return f"{len(other.probe)} weights that can be probed, expected {len(self.probe)}"
         pairs = list(zip(self.probe, other.probe, strict=True))
-        off = [(i, a, b) for i, (a, b) in enumerate(pairs) if not abs(a - b) <= TOLERANCE * max(abs(a), abs(b))]
-        if not off:
-            return None
-        i, expected, found = off[0]
-        example = f"value {i} is {found:.6g}, expected {expected:.6g}"
-        return f"other weights ({len(off)} of {len(pairs)} probed values differ; {example})"
+        return _unlike([(i, a, b) for i, (a, b) in enumerate(pairs) if not _are_close(a, b, TOLERANCE)], len(pairs))
+
+    def difference_from(self, model: nn.Module) -> str | None:
+        """How a model differs from this base, in words; None if it is this base, whatever its modules are called.
+
+        >>> from torch import nn
+        >>> from spear_hf.backbones.fingerprint import fingerprint
+        >>> net = nn.Sequential(nn.Linear(8, 4))
+        >>> fingerprint(net).difference_from(nn.ModuleDict({"renamed": net[0]})) is None
+        True
+        """
+        mine = fingerprint(model)
+        apart = self.difference(mine)
+        if apart is None or self.structure == mine.structure or self.num_parameters != mine.num_parameters:
+            return apart
+        if len(self.probe) != len(mine.probe) or 2 * _telling(self.probe) < max(2, _telling(mine.probe)):
+            return apart
+        candidates = _values_by_place(model)
+        off = []
+        for i, (place, expected) in enumerate(zip(_places(), self.probe, strict=True)):
+            nearest = min(candidates[place], key=lambda value: abs(value - expected))
+            if not _are_close(expected, nearest, CLOSE):
+                off.append((i, expected, nearest))
+        return _unlike(off, len(self.probe))
+
+
+def _are_close(a: float, b: float, tolerance: float) -> bool:
+    return abs(a - b) <= tolerance * max(abs(a), abs(b))
+
+
+def _unlike(off: list[tuple[int, float, float]], count: int) -> str | None:
+    if not off:
+        return None
+    i, expected, found = off[0]
+    example = f"value {i} is {found:.6g}, expected {expected:.6g}"
+    return f"other weights ({len(off)} of {count} probed values differ; {example})"
+
+
+def _telling(probe: tuple[float, ...]) -> int:
+    """How many different values there are beside 0 and 1, which nearly every network holds somewhere."""
+    return len({value for value in probe if value not in (0.0, 1.0)})
 
 
 @torch.no_grad()
@@ -77,13 +126,33 @@ def fingerprint(model: nn.Module) -> Fingerprint:
 
 def _probe(state: dict[str, Tensor]) -> tuple[float, ...]:
     """PROBES values, spread evenly over the tensors in name order, then HEAD_PROBES of each of the last two tensors."""
-    real = {n: t for n, t in state.items() if t.is_floating_point() and t.numel() > 0 and t.device.type != "meta"}
+    real = _real(state)
     if not real:
         return ()
     spread = [real[name] for name in sorted(real)]
-    picks = [(spread[i * len(spread) // PROBES], i) for i in range(PROBES)]
-    picks += [(tensor, i) for tensor in list(real.values())[-2:] for i in range(HEAD_PROBES)]
-    return tuple(_value(tensor, number * 7919) for tensor, number in picks)
+    tensors = [spread[i * len(spread) // PROBES] for i in range(PROBES)]
+    tensors += [tensor for tensor in list(real.values())[-2:] for _ in range(HEAD_PROBES)]
+    return tuple(_value(tensor, place) for tensor, place in zip(tensors, _places(), strict=False))
+
+
+def _real(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {n: t for n, t in state.items() if t.is_floating_point() and t.numel() > 0 and t.device.type != "meta"}
+
+
+def _places() -> list[int]:
+    """The place of each probed value in its tensor, in row-major order, before the modulo."""
+    return [7919 * i for i in (*range(PROBES), *range(HEAD_PROBES), *range(HEAD_PROBES))]
+
+
+@torch.no_grad()
+def _values_by_place(model: nn.Module) -> dict[int, list[float]]:
+    """place -> the value there in each tensor of the model."""
+    places = sorted(set(_places()))
+    columns = []
+    for tensor in _real(model.state_dict()).values():
+        flat = tensor.detach().reshape(-1)
+        columns.append(flat[torch.tensor([p % len(flat) for p in places], device=flat.device)].double().cpu())
+    return dict(zip(places, torch.stack(columns, 1).tolist(), strict=True))
 
 
 def _value(tensor: Tensor, place: int) -> float:
@@ -93,3 +162,33 @@ def _value(tensor: Tensor, place: int) -> float:
         place, at = divmod(place, size)
         index.append(at)
     return float(tensor[tuple(reversed(index))])
+
+
+class KnownBase:
+    """Facts that tell one base from others, worked out when first asked for.
+
+    Args:
+        model: the base.
+
+    >>> from torch import nn
+    >>> from spear_hf.backbones.fingerprint import KnownBase
+    >>> base = KnownBase(nn.Linear(3, 2))
+    >>> base.difference(base())
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self._facts: dict[str, Any] | None = None
+
+    def __call__(self) -> dict[str, Any]:
+        """JSON-ready."""
+        if self._facts is None:
+            self._facts = {"fingerprint": fingerprint(self.model).to_dict()}
+        return self._facts
+
+    def difference(self, facts: Any) -> str | None:
+        """How this base differs from that of these facts, in words; None if it is the same base."""
+        try:
+            return Fingerprint.from_dict(facts["fingerprint"]).difference_from(self.model)
+        except (TypeError, KeyError, ValueError) as error:
+            return f"the file says nothing of its base, or nothing valid ({error})"

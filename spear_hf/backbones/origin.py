@@ -131,8 +131,9 @@ def _came_from_hub(name: str) -> bool:
     from huggingface_hub import constants
     from huggingface_hub.file_download import repo_folder_name
 
-    kept = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=name, repo_type="model"), "snapshots")
-    return is_hub_id(name) and not Path(name).exists() and kept.is_dir()
+    if not is_hub_id(name) or Path(name).exists():
+        return False
+    return Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=name, repo_type="model"), "snapshots").is_dir()
 
 
 def _entry(cfg: Any, name: str) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spear_hf.backbones.fingerprint import fingerprint
+from spear_hf.backbones.fingerprint import KnownBase
 from spear_hf.config import SpearConfig, differences
 from spear_hf.errors import CheckpointError, ConfigError, InputError, LaunchError
 from spear_hf.learning.objective import Losses, should_adapt, spear_loss
@@ -109,21 +109,15 @@ class Spear:
             sync_batch_stats=sync_batch_stats,
             accelerator=accelerator,
         )
-        self._base: dict[str, Any] = {}
+        self._base = KnownBase(self.model.base_model)
         channels = self._forward.norms.total
-        self.stream = AdapterStream(self.config, self.model, self.adapter_name, self._fingerprint, channels)
+        self.stream = AdapterStream(self.config, self.model, self.adapter_name, self._base, channels)
         self.streams = Streams(self._new_state, max_streams_in_memory, streams_folder)
         self.last: StepRecord | dict[str, StepRecord] | None = None
 
-    def _fingerprint(self) -> Mapping[str, Any]:
-        """Facts that tell this base from others; worked out when first asked for, since it reads all weights' names."""
-        if not self._base:
-            self._base = {"fingerprint": fingerprint(self.model.base_model).to_dict()}
-        return self._base
-
     def _new_state(self) -> StreamState:
         """Of a stream that begins where the adapter began."""
-        return StreamState(self.config, self.stream.start, self._fingerprint, self._forward.norms.total)
+        return StreamState(self.config, self.stream.start, self._base, self._forward.norms.total)
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:

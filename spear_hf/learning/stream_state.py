@@ -6,7 +6,7 @@ the record of the last step. `Spear` owns the states; a model does not know them
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from spear_hf.adapters.arithmetic import deviations
-from spear_hf.backbones.fingerprint import Fingerprint
+from spear_hf.backbones.fingerprint import KnownBase
 from spear_hf.config import SpearConfig, differences
 from spear_hf.errors import CheckpointError, ConfigError, SpearError
 from spear_hf.learning.alpha_selection import AlphaSelector
@@ -26,9 +26,6 @@ from spear_hf.learning.record import StepRecord
 from spear_hf.learning.statistics_memory import StatisticsMemory
 from spear_hf.steering.model import SpearModel
 from spear_hf.utils.state_file import read_state, write_state
-
-Facts = Callable[[], Mapping[str, Any]]
-"""Tells one base from others; called when a state is saved or loaded."""
 
 FORMAT_VERSION = 1
 SUFFIX = ".safetensors"
@@ -111,7 +108,7 @@ class StreamState:
         self,
         config: SpearConfig,
         start: Mapping[str, Tensor],
-        base: Facts | None = None,
+        base: KnownBase | None = None,
         num_channels: int | None = None,
     ) -> None:
         self.config = config
@@ -301,7 +298,7 @@ class StreamState:
             raise CheckpointError(
                 f"{path} has format {facts.get('format_version')!r}, this version reads {FORMAT_VERSION}"
             )
-        if self.base is not None and (differ := _base_difference(facts.get("base"), self.base())):
+        if self.base is not None and (differ := self.base.difference(facts.get("base"))):
             raise CheckpointError(f"{path} is of a stream on another base ({differ}); load it onto its own")
         try:
             self.load_state_dict(state)
@@ -309,13 +306,6 @@ class StreamState:
             raise type(error)(f"{path}: {error}") from error
         self.last = None if facts.get("last") is None else _record(facts["last"])
         return self
-
-
-def _base_difference(found: Mapping[str, Any] | None, mine: Mapping[str, Any]) -> str | None:
-    """What tells the base of a saved state from this one; None where they are the same."""
-    if found is None:
-        return "the file says nothing of its base"
-    return Fingerprint.from_dict(found["fingerprint"]).difference(Fingerprint.from_dict(mine["fingerprint"]))
 
 
 def _record(data: Mapping[str, Any]) -> StepRecord:
@@ -359,7 +349,7 @@ class AdapterStream(StreamState):
         config: SpearConfig,
         model: SpearModel,
         adapter_name: str,
-        base: Facts | None = None,
+        base: KnownBase | None = None,
         num_channels: int | None = None,
     ) -> None:
         self.model, self.adapter_name = model, adapter_name

@@ -16,7 +16,6 @@ from spear_hf.adapters.arithmetic import deviations
 from spear_hf.adapters.download import Token, fetch
 from spear_hf.adapters.names import check_name
 from spear_hf.adapters.serialization import read_adapter
-from spear_hf.backbones.fingerprint import fingerprint
 from spear_hf.boundaries import Boundary, find_boundaries, verify_boundaries
 from spear_hf.errors import AdapterFormatError, AdapterLoadError, BaseModelMismatchError
 from spear_hf.steering.hooks import refuse_unsteerable
@@ -129,7 +128,7 @@ def is_base_of(config: AdapterConfig, model: nn.Module, check_base: CheckBase = 
     """
     if check_base not in ("error", "warn", "off"):
         raise AdapterFormatError(f'check_base={check_base!r} is not known; allowed are "error", "warn" and "off"')
-    difference = config.fingerprint.difference(fingerprint(model))
+    difference = config.fingerprint.difference_from(model)
     if difference is None:
         return True
     text = (

@@ -1,7 +1,9 @@
+import pytest
 import torch
 from torch import nn
 
-from spear_hf.backbones.fingerprint import HEAD_PROBES, PROBES, fingerprint
+from spear_hf.backbones.fingerprint import HEAD_PROBES, PROBES, Fingerprint, fingerprint
+from tests.builders import TinyNet
 
 
 class Wrapper(nn.Module):
@@ -23,3 +25,40 @@ def test_a_fingerprint_does_not_depend_on_the_memory_format(net: nn.Module) -> N
 def test_a_model_without_real_weights_has_no_probe() -> None:
     with torch.device("meta"):
         assert fingerprint(nn.Linear(3, 2)).probe == ()
+
+
+def renamed(net: nn.Module) -> nn.Module:
+    """The same layers in another order of names, as another version of a library would have them."""
+    return nn.ModuleDict({f"block_{9 - i}": module for i, module in enumerate(net.children())})
+
+
+def test_other_names_of_the_same_weights_are_the_same_base(net: nn.Module) -> None:
+    saved = fingerprint(net)
+    assert saved.difference(fingerprint(renamed(net))) is not None
+    assert saved.difference_from(renamed(net)) is None
+    assert saved.difference_from(renamed(net).to(torch.bfloat16)) is None
+
+
+def test_other_weights_under_other_names_are_another_base(net: nn.Module) -> None:
+    saved = fingerprint(net)
+    torch.manual_seed(7)
+    assert "other weights" in (saved.difference_from(renamed(TinyNet())) or "")
+    with torch.no_grad():
+        net.fc.weight.mul_(1.1)  # pyright: ignore[reportAttributeAccessIssue]
+    assert "other weights" in (saved.difference_from(renamed(net)) or "")
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, 1e-30, 1e299, 0.02])
+def test_no_value_is_in_every_network(value: float) -> None:
+    torch.manual_seed(0)
+    net = TinyNet()
+    mine = fingerprint(net)
+    for structure in (mine.structure, "another"):
+        forged = Fingerprint(mine.num_parameters, structure, (value,) * len(mine.probe))
+        assert forged.difference_from(net) is not None
+
+
+@pytest.mark.parametrize("probe", [["inf"], [float("inf")], [float("nan")], [True], ["0.1"], [10**400], "0.1", None])
+def test_a_probe_that_is_no_list_of_finite_numbers_is_refused(probe: object) -> None:
+    with pytest.raises(ValueError, match="fingerprint"):
+        Fingerprint.from_dict({"num_parameters": 2, "structure": "ab", "probe": probe})
