@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import timm
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 class TinyNet(nn.Module):
     """A stem and three residual stages with BatchNorm, ReLU and dropout; 32x32 images, 10 classes."""
 
+    default_cfg: ClassVar = {"input_size": (3, 32, 32)}  # so that it is not probed with 224x224
+
     def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU())
@@ -46,6 +48,8 @@ class TinyNet(nn.Module):
 
 class TwoStages(nn.Module):
     """A stem and two residual blocks with BatchNorm, ReLU and dropout: what a method needs at least; 10 classes."""
+
+    default_cfg: ClassVar = {"input_size": (3, 16, 16)}
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,7 @@
 """Small real models and images, made from a seed; nothing here touches the network."""
 
 import copy
+import gc
 import os
 import shutil
 import tempfile
@@ -33,6 +34,12 @@ OFFLINE = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT), "COLUMNS
 """The environment of a process that runs this checkout without a network."""
 
 from tests.builders import TinyNet  # noqa: E402  imports the package, which may import huggingface_hub
+
+
+def pytest_collection_finish() -> None:
+    """What the libraries have made lasts to the end: the garbage collector need not look through it in every test."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -1,15 +1,19 @@
 """A small network of every backbone family that a user meets first, with random weights."""
 
+import copy
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import timm
+import torch
 import torchvision
 import transformers
 from timm.models.resnet import Bottleneck, ResNet
-from torch import nn
+from torch import Tensor, nn
 
-from spear_hf import load_base_model
+from spear_hf import SpearConfig, SpearModel, get_spear_model, load_base_model
+from spear_hf.utils.batch import logits_of
 
 SHALLOW = {"depths": [1, 1, 2, 1], "num_labels": 10}
 VIT = {"hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 32}
@@ -65,3 +69,21 @@ FAMILIES: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "cifar resnet26": (lambda: load_base_model("cifar_resnet26", pretrained=False), 32),
 }
 """family -> (what builds it, the side of its images)."""
+
+
+@cache
+def _drawn(family: str) -> tuple[SpearModel, Tensor, Tensor]:
+    torch.manual_seed(0)
+    build, side = FAMILIES[family]
+    base, x = build().eval(), torch.randn(2, 3, side, side)
+    with torch.no_grad():
+        source = logits_of(base(x))
+    model = get_spear_model(base, SpearConfig(alpha=0.0, boundaries="all"), adapter_name="plain")
+    model.add_adapter("mixing", SpearConfig(boundaries="all"))
+    return model, x, source
+
+
+def steered_family(family: str) -> tuple[SpearModel, Tensor, Tensor]:
+    """A copy of a model with adapters "plain" and "mixing" (statistics), two images, and the base's logits for them."""
+    model, x, source = _drawn(family)
+    return copy.deepcopy(model), x, source

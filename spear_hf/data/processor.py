@@ -6,6 +6,7 @@ normalised with the mean of ImageNet. There is therefore no default: a model wit
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -330,7 +331,7 @@ def load_class_names(model: nn.Module | None) -> list[tuple[str, ...]] | None:
     from timm.data.imagenet_info import infer_imagenet_subset
 
     subset = infer_imagenet_subset(base)
-    return _imagenet_names(subset) if subset else None
+    return list(_imagenet_names(subset)) if subset else None
 
 
 def _in_order(names: Any) -> list[str]:
@@ -355,13 +356,14 @@ def _with_wnids(names: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
     return [(wnid, *own) for own, (wnid, *_) in zip(names, imagenet, strict=True)] if is_imagenet else names
 
 
-def _imagenet_names(subset: str) -> list[tuple[str, ...]]:
+@cache
+def _imagenet_names(subset: str) -> tuple[tuple[str, ...], ...]:
     """(WordNet id, all names, first name) of each class, from the tables in timm."""
     from timm.data.imagenet_info import ImageNetInfo
 
     info = ImageNetInfo(subset)
     full = [info.index_to_description(k) for k in range(info.num_classes())]
-    return [(info.index_to_label_name(k), name, name.split(",")[0]) for k, name in enumerate(full)]
+    return tuple((info.index_to_label_name(k), name, name.split(",")[0]) for k, name in enumerate(full))
 
 
 def _first(name: str) -> str:

@@ -1,7 +1,9 @@
 """The service behind HTTP, in this process."""
 
 import asyncio
+import copy
 from collections.abc import Awaitable, Callable
+from functools import cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,8 @@ import timm
 import torch
 from PIL import Image
 
-from spear_hf import SpearConfig, get_spear_model, load_processor
+from spear_hf import SpearConfig, SpearModel, get_spear_model, load_processor
+from spear_hf.data.processor import Processor
 from spear_hf.integrations.http_app import HttpLimits, create_app
 from spear_hf.integrations.serving import BatchedService, StreamClassifier
 from spear_hf.learning.spear import Spear
@@ -30,11 +33,16 @@ def picture(seed: int = 0, orientation: int = 1, size: tuple[int, int] = (40, 60
     return file.getvalue()
 
 
-def classifier(folder: Path) -> StreamClassifier:
+@cache
+def drawn() -> tuple[SpearModel, Processor]:
     torch.manual_seed(0)
     base = timm.create_model("test_resnet").eval()
-    model = get_spear_model(base, SpearConfig(tau=0.0, hard_gate=False, boundaries="all"))
-    return StreamClassifier(Spear(model, streams_folder=folder), load_processor(base))
+    return get_spear_model(base, SpearConfig(tau=0.0, hard_gate=False, boundaries="all")), load_processor(base)
+
+
+def classifier(folder: Path) -> StreamClassifier:
+    model, processor = drawn()
+    return StreamClassifier(Spear(copy.deepcopy(model), streams_folder=folder), processor)
 
 
 def served(folder: Path, work: Work, *, host: str = "127.0.0.1", **limits: Any) -> Any:

@@ -14,7 +14,7 @@ from spear_hf import SpearConfig, SpearModel, get_spear_model
 from spear_hf.lean import LeanForward
 from spear_hf.lean.flow import tokens_with_gradient
 from spear_hf.utils.batch import logits_of
-from tests.families import FAMILIES
+from tests.families import FAMILIES, steered_family
 
 
 def learn(model: SpearModel, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -24,13 +24,9 @@ def learn(model: SpearModel, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
-def family(request: pytest.FixtureRequest) -> tuple[SpearModel, int]:
-    """A SpearModel with an adapter that mixes statistics and one that does not, and the side of its images."""
-    torch.manual_seed(0)
-    build, side = FAMILIES[request.param]
-    model = get_spear_model(build().eval(), SpearConfig(boundaries="all"), adapter_name="mixing")
-    model.add_adapter("plain", SpearConfig(alpha=0.0, boundaries="all"))
-    return model, side
+def family(request: pytest.FixtureRequest) -> tuple[SpearModel, Tensor]:
+    """A SpearModel with an adapter that mixes statistics and one that does not, and two images."""
+    return steered_family(request.param)[:2]
 
 
 @pytest.mark.parametrize(
@@ -43,12 +39,11 @@ def family(request: pytest.FixtureRequest) -> tuple[SpearModel, int]:
     ],
 )
 def test_logits_are_bit_equal_and_gradients_agree(
-    family: tuple[SpearModel, int], adapter: str, dtype: torch.dtype, tolerance: float
+    family: tuple[SpearModel, Tensor], adapter: str, dtype: torch.dtype, tolerance: float
 ) -> None:
     """To 1e-10 in double precision; in single, rounding differs from processor to processor."""
-    model, side = family[0].to(dtype), family[1]
+    model, x = family[0].to(dtype), family[1].to(dtype)
     model.set_adapter(adapter)
-    x = torch.randn(2, 3, side, side, dtype=dtype, generator=torch.Generator().manual_seed(1))
     logits, gradients = learn(model, x)
     with LeanForward():
         lean_logits, lean_gradients = learn(model, x)

@@ -9,18 +9,13 @@ from torch import Tensor
 
 from spear_hf import Spear, SpearConfig, SpearModel, get_spear_model
 from spear_hf.utils.batch import logits_of
-from tests.families import FAMILIES
+from tests.families import FAMILIES, steered_family
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def drawn(request: pytest.FixtureRequest) -> tuple[SpearModel, Tensor, Tensor]:
     """A randomly initialised model with adapters "plain" and "learning", two images, and the base's logits for them."""
-    torch.manual_seed(0)
-    build, side = FAMILIES[request.param]
-    base, x = build().eval(), torch.randn(2, 3, side, side)
-    with torch.no_grad():
-        source = logits_of(base(x))
-    model = get_spear_model(base, SpearConfig(alpha=0.0, boundaries="all"), adapter_name="plain")
+    model, x, source = steered_family(request.param)
     model.add_adapter("learning", SpearConfig(tau=0.0, learning_rate=0.01))
     return model, x, source
 
