@@ -11,7 +11,7 @@ from torch import nn
 
 from spear_hf.backbones.origin import Origin, as_folder, origin_of, remember_origin
 from spear_hf.backbones.torchvision_models import PREFIX, build_torchvision, torchvision_names
-from spear_hf.backbones.weights import classes_in, put_weights, read_weights
+from spear_hf.backbones.weights import check_weights, classes_in, put_weights, read_weights
 from spear_hf.errors import ModelNotFoundError
 from spear_hf.utils.validation import first_line
 
@@ -71,6 +71,7 @@ def load_base_model(
     else:
         origin = Origin(origin.library, name)
     remember_origin(model, origin)
+    check_weights(model, str(checkpoint or name))
     return model.eval()
 
 

@@ -116,6 +116,20 @@ def classes_in(model: nn.Module, weights: Mapping[str, Tensor]) -> int | None:
     return int(theirs[0]) if same_otherwise and theirs else None
 
 
+def check_weights(model: nn.Module, name: str) -> None:
+    """Raise ModelNotFoundError where a parameter holds NaN: every answer of such a model would be NaN.
+
+    >>> import torch
+    >>> from spear_hf.backbones.weights import check_weights
+    >>> check_weights(torch.nn.Linear(2, 2), "net")
+    """
+    for key, value in model.named_parameters():
+        if value.is_floating_point() and not value.is_meta and bool(value.isnan().any()):
+            raise ModelNotFoundError(
+                f"{name} has NaN in {key}, so the model's logits are not finite; train it again, or give other weights"
+            )
+
+
 def _prefix(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> str:
     """What stands before the model's keys in the file: the text that makes most of them equal."""
     first = next(iter(own), "")

@@ -1,6 +1,6 @@
 """The methods that learn nothing: the source as it is, and the source with mixed batch statistics."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from spear_hf.baselines.norms import ModelFlags
 from spear_hf.errors import ConfigError
 from spear_hf.steering.context import Steering, SteeringContext
 from spear_hf.steering.hooks import register_hooks
-from spear_hf.utils.batch import logits_of, validate_batch
+from spear_hf.utils.batch import logits_of, pixels_of, validate_batch
 from spear_hf.utils.distributed import BatchShard, ProcessGroup
 
 
@@ -34,9 +34,9 @@ class Source:
         model.eval()
 
     @torch.no_grad()
-    def step(self, x: Tensor) -> Tensor:
+    def step(self, x: Tensor | Mapping[str, Any] | None = None, *, pixel_values: Tensor | None = None) -> Tensor:
         """The source's logits (B, K)."""
-        x, shard = validate_batch(x, self.processes)
+        x, shard = validate_batch(pixels_of(x, pixel_values), self.processes)
         return self.answer(x, shard)[: shard.local]
 
     def answer(self, x: Tensor, shard: BatchShard) -> Tensor:

@@ -7,7 +7,7 @@ What to adapt and what to minimise are two objects that compose, so that every o
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from spear_hf.errors import ConfigError, LaunchError
 from spear_hf.learning.objective import normalized_entropy
 from spear_hf.learning.optimize import descend
 from spear_hf.learning.record import NON_FINITE_LOGITS, UNRELIABLE, StepRecord
-from spear_hf.utils.batch import validate_batch
+from spear_hf.utils.batch import pixels_of, validate_batch
 from spear_hf.utils.distributed import ProcessGroup
 
 
@@ -89,11 +89,11 @@ class Learner:
         self.num_steps = 0
         self.last: StepRecord | None = None
 
-    def step(self, x: Tensor) -> Tensor:
+    def step(self, x: Tensor | Mapping[str, Any] | None = None, *, pixel_values: Tensor | None = None) -> Tensor:
         """Answer a batch with what earlier batches taught, then learn from it.
 
         Args:
-            x: (B, C, H, W) floats, as the model's processor makes them.
+            x: (B, C, H, W) floats, as the model's processor makes them, or what the processor returns.
 
         Returns:
             (B, K) logits, detached.
@@ -101,6 +101,7 @@ class Learner:
         Raises:
             InputError: empty, not float, or not finite; nothing was learned.
         """
+        x = pixels_of(x, pixel_values)
         with torch.inference_mode(False), torch.enable_grad():
             x = x.clone() if isinstance(x, Tensor) and x.is_inference() else x
             x, _ = validate_batch(x, self.processes)

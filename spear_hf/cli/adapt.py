@@ -82,7 +82,7 @@ def adapt(
     if clean is not None:
         folder.keep_clean(clean_along(steered, folder.learned, pristine, clean, accelerator=accelerator))
     if accelerator.is_main_process:
-        title = f"{model}, {images.protocol}, batch {images.batch_size}"
+        title = f"{Path(model).name}, {images.protocol}, batch {images.batch_size}"
         _show(report, title, running, answers.finish(), adapters, stream, as_json=as_json)
 
 
@@ -126,7 +126,7 @@ def evaluate(
     report = running.evaluate(methods, stream, folder, accelerator=accelerator, provenance=facts, **called)
     if accelerator.is_main_process:
         folder.finish(report)
-        _show(report, f"{model}, frozen", running, answers.finish(), [], stream, as_json=as_json)
+        _show(report, f"{Path(model).name}, frozen", running, answers.finish(), [], stream, as_json=as_json)
 
 
 def _label(source: str, taken: Collection[str]) -> str:

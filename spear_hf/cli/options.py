@@ -42,13 +42,14 @@ class WeightOptions:
         """The model with these weights; a name "package.module:factory" runs the user's own code."""
         from spear_hf.backbones.factory import build_own, is_factory
         from spear_hf.backbones.load import load_base_model
-        from spear_hf.backbones.weights import put_weights, read_weights
+        from spear_hf.backbones.weights import check_weights, put_weights, read_weights
 
         if not is_factory(model):
             return load_base_model(model, **vars(self))
         own = build_own(model, **({} if self.num_classes is None else {"num_classes": self.num_classes}))
         if self.checkpoint is not None:
             put_weights(own, read_weights(self.checkpoint, self.checkpoint_entry), self.checkpoint)
+        check_weights(own, model)
         return own.eval()
 
 

@@ -16,7 +16,7 @@ import typer
 from spear_hf.errors import SpearError
 
 REFUSED, FAILED, INTERRUPTED = 2, 1, 130
-NETWORK = ("httpx", "httpcore", "requests", "urllib3", "aiohttp")
+NETWORK = ("httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3", "aiohttp")
 """Packages whose errors mean that a server could not be reached."""
 
 _ARGUMENT = re.compile(r"\b([a-z][a-z0-9_]*)=('[^']*'|\"[^\"]*\"|\([^)]*\)|\[[^\]]*\]|[^\s,;)]+)?")

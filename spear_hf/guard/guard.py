@@ -19,7 +19,7 @@ from spear_hf.learning.method import TTAMethod
 from spear_hf.learning.record import StepRecord
 from spear_hf.learning.spear import Spear
 from spear_hf.learning.stream_batch import grouped
-from spear_hf.utils.batch import check_images, validate_batch
+from spear_hf.utils.batch import check_images, pixels_of, validate_batch
 from spear_hf.utils.distributed import ProcessGroup
 
 
@@ -102,7 +102,13 @@ class Guard:
     # --- one step ----------------------------------------------------------------------------------------------------
 
     @torch.inference_mode(False)  # what is saved and put back must not be inference tensors, which nothing can learn on
-    def step(self, x: Tensor, *, streams: str | Sequence[str] | None = None) -> Tensor:
+    def step(
+        self,
+        x: Tensor | Mapping[str, Any] | None = None,
+        *,
+        pixel_values: Tensor | None = None,
+        streams: str | Sequence[str] | None = None,
+    ) -> Tensor:
         """Answer a batch, then let the method learn from it unless something is wrong.
 
         With named streams there is at most one step of the method, for the images of all streams that it steps, and
@@ -126,7 +132,7 @@ class Guard:
                 f"streams={streams!r} was given, and {type(self.method).__name__} learns from all images as one "
                 "stream; allowed is streams=None; guard a Spear, or give each stream a method and a Guard of its own"
             )
-        bad: list[int] = []
+        x, bad = pixels_of(x, pixel_values), []
         if self.policy.bad_pixels == "repair":
             x, bad = replace_non_finite(x)
         if streams is None or self._watches is None:

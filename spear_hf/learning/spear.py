@@ -26,7 +26,7 @@ from spear_hf.learning.tta_views import check_views, mean_answer
 from spear_hf.steering.context import VALUES
 from spear_hf.steering.model import SpearModel
 from spear_hf.steering.rsp import RSPValues
-from spear_hf.utils.batch import check_images, validate_batch
+from spear_hf.utils.batch import check_images, pixels_of, validate_batch
 from spear_hf.utils.distributed import ProcessGroup
 
 NO_OVERRIDE = ("boundaries", "num_groups", "stem", "alpha", "statistics_memory")
@@ -135,7 +135,13 @@ class Spear:
 
     # --- one step --------------------------------------------------------------------------------------------------
 
-    def step(self, x: Tensor, *, streams: str | Sequence[str] | None = None) -> Tensor:
+    def step(
+        self,
+        x: Tensor | Mapping[str, Any] | None = None,
+        *,
+        pixel_values: Tensor | None = None,
+        streams: str | Sequence[str] | None = None,
+    ) -> Tensor:
         """Answer a batch with what earlier batches taught, then learn from it.
 
         With `streams`, each image is answered and learned from by its own stream's state, as if each stream had a model
@@ -144,8 +150,9 @@ class Spear:
         another.
 
         Args:
-            x: (B, C, H, W) floats, as the model's processor makes them; under several processes this one's slice of
-                the global batch, B = 0 included where no streams are named.
+            x: (B, C, H, W) floats, as the model's processor makes them, or what the processor returns; under
+                several processes this one's slice of the global batch, B = 0 included where no streams are named.
+            pixel_values: the images, in place of x.
             streams: a name for each image, or one for all; a new name begins where the adapter began. None is the
                 stream whose values are the adapter.
 
@@ -156,6 +163,7 @@ class Spear:
             InputError: empty, not float, or not finite, on this process or another; or names that are not as many as
                 images. Nothing was learned on any.
         """
+        x = pixels_of(x, pixel_values)
         with torch.inference_mode(False), torch.enable_grad():
             x = x.clone() if isinstance(x, Tensor) and x.is_inference() else x
             self._check_active()
@@ -185,7 +193,9 @@ class Spear:
         return answer
 
     @torch.no_grad()
-    def predict(self, x: Tensor, *, stream: str | None = None, streams: str | Sequence[str] | None = None) -> Tensor:
+    def predict(
+        self, x: Tensor | Mapping[str, Any], *, stream: str | None = None, streams: str | Sequence[str] | None = None
+    ) -> Tensor:
         """Answer a batch as `step` would, memory included, and learn and remember nothing.
 
         Args:
@@ -201,6 +211,7 @@ class Spear:
         """
         if stream is not None and streams is not None:
             raise InputError("stream= and streams= were both given; give one name for all images, or one for each")
+        x = pixels_of(x)
         self._check_active()
         named = stream if streams is None else streams
         if named is None:

@@ -20,6 +20,7 @@ from spear_hf.adapters.names import check_name
 from spear_hf.boundaries import Boundary, find_boundaries, select_boundaries, verify_boundaries
 from spear_hf.config import SpearConfig
 from spear_hf.errors import AdapterNotFoundError, AdapterSaveError, ConfigError, MergeError
+from spear_hf.steering.classifier import refuse_no_classifier
 from spear_hf.steering.context import VALUES, AdapterChoice, Pair, Steering, SteeringContext
 from spear_hf.steering.hooks import Attachment, refuse_unsteerable
 from spear_hf.steering.mixing import batch_norms
@@ -100,6 +101,7 @@ class SpearModel(nn.Module):
     ) -> None:
         super().__init__()
         refuse_unsteerable(base)
+        refuse_no_classifier(base)
         check_name(adapter_name)
         if boundaries is None:
             found = find_boundaries(base, config.num_groups, stem=config.stem, inputs=inputs)
@@ -140,10 +142,20 @@ class SpearModel(nn.Module):
 
     # --- calling -------------------------------------------------------------------------------------------------
 
-    def forward(self, *args: Any, adapter_names: Sequence[str | None] | None = None, **kwargs: Any) -> Any:
+    def forward(
+        self,
+        pixel_values: Any = None,
+        *args: Any,
+        labels: Any = None,
+        adapter_names: Sequence[str | None] | None = None,
+        **kwargs: Any,
+    ) -> Any:
         """What the base returns for these arguments, steered by the active adapter; never learns.
 
         Args:
+            pixel_values: (B, C, H, W), the base's first argument, whatever it calls it.
+            args, kwargs: further arguments of the base.
+            labels: given to the base where it takes labels, as transformers' classifiers do for a loss.
             adapter_names: one name for each image of the batch, in place of the active adapter; None (or PEFT's
                 "__base__") leaves that image to the source.
 
@@ -153,6 +165,10 @@ class SpearModel(nn.Module):
         """
         if not self._attachment.is_attached:
             raise RuntimeError("this SpearModel was unloaded; call get_spear_model(base) to steer the base again")
+        if pixel_values is not None:
+            args = (pixel_values, *args)
+        if labels is not None:
+            kwargs["labels"] = labels
         if adapter_names is None:
             return self.base_model(*args, **kwargs)
         with self._steering.within(context=self._context_by_rows(adapter_names)):

@@ -127,3 +127,10 @@ def test_a_checkpoint_with_another_number_of_classes_than_asked_is_refused(
     torch.save(fine_tuned.state_dict(), tmp_path / "w.pth")
     with pytest.raises(ModelNotFoundError, match="has 4 classes, num_classes=5"):
         load_base_model("test_resnet", checkpoint=tmp_path / "w.pth", num_classes=5)
+
+
+def test_weights_with_nan_are_refused(tmp_path: Path, fine_tuned: nn.Module) -> None:
+    state = fine_tuned.state_dict() | {"fc.bias": torch.full((4,), float("nan"))}
+    torch.save(state, tmp_path / "w.pth")
+    with pytest.raises(ModelNotFoundError, match=r"w.pth has NaN in fc.bias, so the model's logits are not finite"):
+        load_base_model("test_resnet", checkpoint=tmp_path / "w.pth")

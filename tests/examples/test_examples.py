@@ -69,14 +69,14 @@ def test_a_run_that_remembers_its_stream_says_so_and_saves_what_it_learned(examp
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--boundaries", "0,7"], "BoundaryNotFoundError: boundaries=(0, 7) names depth 7"),
+        (["--boundaries", "0,7"], "BoundaryNotFoundError: --boundaries (0, 7) names depth 7"),
         (["--model", "resnett"], "ModelNotFoundError: 'resnett' is no folder"),
         (["--model", "./nowhere"], "ModelNotFoundError: nowhere is no folder"),
         (["--dataset", "./nowhere"], "DataError: "),
         (["--corruptions", "fogg"], "DataError: "),
         (["--severity", "6"], "DataError: "),
-        (["--limit", "20000"], "DataError: limit=20000"),
-        (["--tau", "2"], "ConfigError: tau=2.0 is not allowed"),
+        (["--limit", "20000"], "DataError: --limit 20000"),
+        (["--tau", "2"], "ConfigError: --tau 2.0 is not allowed"),
     ],
 )
 def test_bad_input_is_one_clear_line_and_nothing_is_written(

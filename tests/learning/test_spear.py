@@ -1,3 +1,6 @@
+import copy
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -182,3 +185,21 @@ def test_a_stride_learns_from_every_other_image_under_the_statistics_of_all(net:
     expected = [p.detach() - 0.01 * g / (g.abs() + 1e-8) for p, g in zip(parameters, gradients, strict=True)]
     torch.testing.assert_close(tta.step(images), answer.detach())
     torch.testing.assert_close([p.detach() for p in parameters], expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["spear", "tent", "source", "guard"])
+def test_a_step_takes_what_a_processor_gives(net: nn.Module, images: Tensor, method: str) -> None:
+    from transformers import BatchFeature
+
+    from spear_hf import Guard
+    from tests.builders import made
+
+    def fresh() -> Any:
+        return Guard(learner(copy.deepcopy(net))) if method == "guard" else made(method, copy.deepcopy(net))
+
+    expected = fresh().step(images)
+    assert torch.equal(fresh().step(BatchFeature({"pixel_values": images})), expected)
+    assert torch.equal(fresh().step(pixel_values=images), expected)
+    for given in ({}, {"x": images, "pixel_values": images}, {"x": {"images": images}}):
+        with pytest.raises(InputError, match="pixel_values"):
+            fresh().step(**given)
