@@ -164,6 +164,23 @@ def _value(tensor: Tensor, place: int) -> float:
     return float(tensor[tuple(reversed(index))])
 
 
+@torch.no_grad()
+def weights_hash(model: nn.Module) -> str:
+    """A hash of all weights and buffers, bit for bit; a run is the same only on the same.
+
+    >>> from torch import nn
+    >>> from spear_hf.backbones.fingerprint import weights_hash
+    >>> weights_hash(nn.Linear(3, 2)) == weights_hash(nn.Linear(3, 2))
+    False
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for name, value in model.state_dict().items():
+        if isinstance(value, Tensor) and value.device.type != "meta":
+            digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
 class KnownBase:
     """Facts that tell one base from others, worked out when first asked for.
 

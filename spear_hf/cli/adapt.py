@@ -106,6 +106,7 @@ def evaluate(
 
     Example: spear-hf eval microsoft/resnet-50 photos/ --adapter me/fog
     """
+    from spear_hf.backbones.fingerprint import weights_hash
     from spear_hf.baselines import Source
     from spear_hf.evaluation.preservation import Frozen
     from spear_hf.learning.method import TTAMethod
@@ -115,12 +116,14 @@ def evaluate(
     base = weights.load(model)
     stream = images.stream(dataset, base)
     base.to(accelerator.device)
-    sources, names = adapter or [], images.shown_names(base)
+    sources, names, hashes = adapter or [], images.shown_names(base), {}
     facts = _model_facts(model, base, names) | {"adapters": sources}
     methods: dict[str, TTAMethod] = {"source": Source(copy.deepcopy(base), accelerator=accelerator)}
     for source in sources:
         steered = SpearModel.from_pretrained(copy.deepcopy(base), source, check_base=check_base)
         methods[_label(source, methods)] = Frozen(steered, accelerator=accelerator)
+        hashes[source] = weights_hash(steered.adapters)
+    facts |= {"adapter_weights": hashes}
     folder = running.folder(None, is_main=accelerator.is_main_process)
     called = {"class_names": names, "domain_names": images.domain(dataset), "answers": answers}
     report = running.evaluate(methods, stream, folder, accelerator=accelerator, provenance=facts, **called)
@@ -138,9 +141,9 @@ def _label(source: str, taken: Collection[str]) -> str:
 
 def _model_facts(name: str, base: Any, class_names: list[str] | None) -> dict[str, Any]:
     """The facts about the model in a report: its name, its fingerprint and the names of its classes."""
-    from spear_hf.backbones.fingerprint import fingerprint
+    from spear_hf.backbones.fingerprint import fingerprint, weights_hash
 
-    facts = {"model": name, "base": fingerprint(base).to_dict()}
+    facts = {"model": name, "base": fingerprint(base).to_dict(), "weights": weights_hash(base)}
     return facts if class_names is None else facts | {"class_names": class_names}
 
 

@@ -1,12 +1,12 @@
 """The run options that the commands and the examples share: the model's weights, and the run itself."""
 
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 import typer
 
 from spear_hf.cli.expand import about
@@ -86,12 +86,12 @@ class RunOptions:
 class ResumableRunOptions(RunOptions):
     """The run; an interrupted one is resumed by the same command.
 
-    >>> ResumableRunOptions(save_every=5).folder(None, is_main=True).every
-    5
+    >>> ResumableRunOptions(output=Path("runs/fog")).folder(None, is_main=False).folder.as_posix()
+    'runs/fog'
     """
 
     save_every: int = about("Batches between two checkpoints, from which an interrupted run is resumed.", 20)
-    fresh: bool = about("Delete the checkpoints in the folder and start again.", False)
+    fresh: bool = about("Delete all of an earlier run in the folder and start again.", False)
     predictions: Path | None = about(
         "File of the answers: .csv, .jsonl or .parquet; default: predictions.csv in the output folder.", None
     )
@@ -109,12 +109,20 @@ class ResumableRunOptions(RunOptions):
         return PredictionFile(self.predictions or self.output / "predictions.csv")
 
     def folder(self, model: "SpearModel | None", *, is_main: bool) -> "RunFolder":
-        """The run folder; `fresh` deletes the checkpoints of an earlier run in it."""
+        """The run folder, locked until the command ends; `fresh` deletes all of an earlier run in it.
+
+        Raises:
+            OutputError: another process writes to it, or it cannot be written to.
+        """
         from spear_hf.evaluation.run_folder import RunFolder
 
-        folder = RunFolder(self.output, model, every=self.save_every, is_main=is_main)
-        if self.fresh and is_main:
-            shutil.rmtree(folder.checkpoint, ignore_errors=True)
+        folder = RunFolder(self.output, model, is_main=is_main)
+        if is_main:
+            folder.lock()
+            if (context := click.get_current_context(silent=True)) is not None:
+                context.call_on_close(folder.unlock)
+            if self.fresh:
+                folder.clear()
         return folder
 
     def evaluate(
@@ -140,7 +148,7 @@ class ResumableRunOptions(RunOptions):
         from spear_hf.utils.launch import end_trackers
 
         try:
-            return evaluate(
+            report = evaluate(
                 methods,
                 stream,
                 accelerator=accelerator,
@@ -152,7 +160,13 @@ class ResumableRunOptions(RunOptions):
                 provenance=provenance,
                 checkpoint=folder.checkpoint,
                 checkpoint_every=self.save_every,
+                keep={"run folder": folder},
             )
+            if folder.is_repeated:
+                report.provenance["shown_again"] = True
+                if accelerator.is_main_process:
+                    print(f"{self.output} holds this run already; shown again, --fresh runs it anew", file=sys.stderr)
+            return report
         except CheckpointError as error:
             raise CheckpointError(f"{error}, or start again with --fresh") from error
         except KeyboardInterrupt as error:

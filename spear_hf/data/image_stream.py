@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spear_hf.data.content import content_hash
 from spear_hf.data.domains import Domain
 from spear_hf.data.labels import LabelMap
 from spear_hf.data.processor import Processor
@@ -271,10 +272,11 @@ class ImageStream:
 
     @cached_property
     def spec_hash(self) -> str:
-        """A hash of everything that determines the batches: equal for two streams with equal batches."""
+        """A hash of everything that determines the batches, the images included: equal for two equal streams."""
         facts = self.describe()
         if facts["processor"] is not None:
             del facts["processor"]["origin"]  # the model may be moved to another folder
+        facts["content"] = content_hash(self._source, self.schedule)
         return blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=8).hexdigest()
 
     def describe(self) -> dict[str, Any]:

@@ -17,11 +17,12 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from spear_hf.config import differences
-from spear_hf.errors import CheckpointError
+from spear_hf.errors import CheckpointError, ConfigError, DataError
 from spear_hf.utils.distributed import ProcessGroup
 from spear_hf.utils.files import write_atomically
 from spear_hf.utils.folders import staged_folder
 from spear_hf.utils.state_file import packed, unpacked
+from spear_hf.utils.validation import first_line
 
 KEEP = 2
 
@@ -91,7 +92,6 @@ class Checkpoints:
 
         Raises:
             CheckpointError: the newest state is of another run or cannot be read; on every process.
-            SpearError: a part refuses the state, because its configuration is another one.
         """
         state, error = None, None
         if processes.is_main:
@@ -104,8 +104,13 @@ class Checkpoints:
             raise error
         if state is None:
             return 0
-        for name, part in parts.items():
-            part.load_state_dict(state[name])
+        try:
+            for name, part in parts.items():
+                part.load_state_dict(state[name])
+        except (DataError, ConfigError) as refusal:
+            raise CheckpointError(
+                f"{self.folder} holds states of another run ({refusal}); run that one, or name another folder"
+            ) from refusal
         return state["done"]
 
     def _states(self) -> list[Path]:
@@ -116,16 +121,19 @@ class Checkpoints:
             return None
         path = self._states()[-1]
         try:
-            state = json.loads((path / "state.json").read_text())
+            state = json.loads((path / "state.json").read_text(encoding="utf-8"))
             tensors = load_tensors((path / "state.safetensors").read_bytes())
             found, mine = state["identity"], self.identity
+            whole = {"done": state["done"]} | {name: unpacked(state[name], tensors) for name in parts if name in state}
+            if not isinstance(found, dict) or not isinstance(state["done"], int) or state["done"] < 0:
+                raise ValueError("it is not of this form")
         except Exception as error:  # safetensors raises its own class, which derives from Exception directly
             raise CheckpointError(
-                f"{path} cannot be read ({error}); remove that folder to go on from the one before"
+                f"{path} cannot be read ({first_line(error)}); remove that folder to go on from the one before"
             ) from error
         differ = differences(found, mine)
         if missing := sorted(parts.keys() ^ (state.keys() - {"identity", "done"})):
             differ = f"{missing} are in only one of them"
         if differ:
             raise CheckpointError(f"{path} is of another run ({differ}); run that one, or name another folder")
-        return {"done": state["done"]} | {name: unpacked(state[name], tensors) for name in parts}
+        return whole

@@ -11,7 +11,7 @@ from tqdm.auto import tqdm
 
 from spear_hf.errors import DataError
 from spear_hf.evaluation.accumulate import MetricAccumulator
-from spear_hf.evaluation.checkpoint import Checkpoints
+from spear_hf.evaluation.checkpoint import Checkpoints, Stateful
 from spear_hf.evaluation.cost import Meter
 from spear_hf.evaluation.input_batch import InputBatch, input_batches
 from spear_hf.evaluation.metrics import NUM_SUMS, answers_of, sums_over
@@ -73,6 +73,7 @@ def evaluate(
     provenance: Mapping[str, Any] | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 50,
+    keep: Mapping[str, Stateful] | None = None,
     measure_memory: bool = False,
 ) -> Report:
     """The results of all methods on one stream. Each batch is predicted, counted, and only then learned from.
@@ -109,6 +110,7 @@ def evaluate(
         provenance: further facts for the report; a checkpoint is used only if its facts are the same.
         checkpoint: a folder for states. A killed run continues from the newest one, with the same bits.
         checkpoint_every: batches between two states.
+        keep: name -> what else a state holds, a `RunFolder` for example, which goes on with the run.
         measure_memory: whether to measure the memory that the largest step of each method takes; see `Meter`.
 
     Raises:
@@ -131,6 +133,7 @@ def evaluate(
     }
     facts = dict(provenance or {}) | settings
     parts: dict[str, Any] = {"stream": stream, "tally": metrics} | {f"method {name}": m for name, m in methods.items()}
+    parts |= dict(keep or {})
     kept = None if checkpoint is None else Checkpoints(Path(checkpoint), facts)
     done = 0 if kept is None else kept.resume(processes, parts)
     total = length_hint(stream) or None

@@ -4,31 +4,35 @@ runs/fog/report.json    the results, and everything that a rerun needs
 runs/fog/steps.jsonl    a BatchRecord for each batch
 runs/fog/clean.json     errors on clean images after each domain, where they were measured
 runs/fog/adapters/      an adapter for each domain
-runs/fog/checkpoint/    the states of `evaluate`
+runs/fog/checkpoint/    the states of `evaluate`, and with them what each domain taught
 
 folder = RunFolder("runs/fog", model)
-report = evaluate(methods, stream, on_batch=folder.append, checkpoint=folder.checkpoint)
+report = evaluate(methods, stream, on_batch=folder.append, checkpoint=folder.checkpoint, keep={"run folder": folder})
 folder.finish(report)
 """
 
+import hashlib
 import json
+import re
+import shutil
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from spear_hf.adapters.adapter_config import CONFIG_NAME
 from spear_hf.adapters.arithmetic import deviations
-from spear_hf.errors import DataError
+from spear_hf.errors import CheckpointError, DataError
 from spear_hf.evaluation.report import BatchRecord, Report
 from spear_hf.steering.model import SpearModel
-from spear_hf.utils.files import write_atomically
+from spear_hf.utils.files import sweep, write_atomically, writing
+from spear_hf.utils.folder_lock import FolderLock
 from spear_hf.utils.strict_json import strict_json
 
 REPORT_NAME, STEPS_NAME, CLEAN_NAME = "report.json", "steps.jsonl", "clean.json"
-LEARNED_NAME = "learned.safetensors"
-_SEPARATOR = " | "  # between the domain and the key in the name of a tensor in learned.safetensors
+PAGE_NAME, ADAPTERS_NAME = "report.html", "adapters"
 
 
 class RunFolder:
@@ -45,72 +49,143 @@ class RunFolder:
     1 50.0
 
     Args:
-        folder: made where it is missing; files of an earlier run are replaced.
+        folder: made where it is missing; files of an earlier run are replaced. One process at a time writes to it.
         model: the model that learns, whose RSPs are measured and saved; None where no model is steered.
-        every: batches between two writes of what was learned; give the `checkpoint_every` of `evaluate`.
         is_main: whether this process writes; False on all but one.
 
     Attributes:
-        learned: domain -> the RSP values at its end.
+        learned: domain -> the RSP values at its end, in stream order.
+        is_repeated: whether the run was finished before, and is shown again: no batch was left.
     """
 
-    def __init__(
-        self, folder: str | Path, model: SpearModel | None = None, *, every: int = 50, is_main: bool = True
-    ) -> None:
+    def __init__(self, folder: str | Path, model: SpearModel | None = None, *, is_main: bool = True) -> None:
         self.folder = Path(folder)
         self.model = model
-        self.every = every
         self.is_main = is_main
         self.learned: dict[str, dict[str, Tensor]] = {}
         self._began = False
-        self._domain: str | None = None
+        self._done = 0  # batches of this run before this process
+        self._lock: FolderLock | None = None
 
     @property
     def checkpoint(self) -> Path:
         """The folder for the states of `evaluate`."""
         return self.folder / "checkpoint"
 
+    @property
+    def is_repeated(self) -> bool:
+        """Whether the run was finished before: it is shown again, and no batch was answered."""
+        return self._done > 0 and not self._began
+
     def adapter(self, domain: str) -> Path:
-        """The folder for the adapter of a domain."""
-        return self.folder / "adapters" / domain.replace("/", "-")
+        """The folder for the adapter of a domain; two domains never share one.
+
+        >>> from spear_hf.evaluation.run_folder import RunFolder
+        >>> RunFolder("runs").adapter("fog/5").as_posix()
+        'runs/adapters/fog-5'
+        """
+        flat = domain.replace("/", "-")
+        plain = re.sub(r"[^\w .+=-]", "-", flat)[:100].strip(" .")
+        if plain != flat or any(other != domain and other.replace("/", "-") == flat for other in self.learned):
+            plain = f"{plain or 'domain'}-{hashlib.sha256(domain.encode(errors='surrogateescape')).hexdigest()[:8]}"
+        return self.folder / ADAPTERS_NAME / plain
+
+    def lock(self) -> None:
+        """Keep other processes out until `unlock`, `finish`, or the end of this process.
+
+        Raises:
+            OutputError: another process writes to the folder, or it cannot be written to.
+        """
+        if self._lock is None:
+            self._lock = FolderLock(self.folder)
+
+    def unlock(self) -> None:
+        """Let other processes write."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def clear(self) -> None:
+        """Delete all of an earlier run; other files in the folder stay."""
+        self._clear_results()
+        shutil.rmtree(self.checkpoint, ignore_errors=True)
+        for path in self.folder.glob("predictions.*"):
+            path.unlink()
+
+    def _clear_results(self) -> None:
+        for name in (REPORT_NAME, STEPS_NAME, CLEAN_NAME, PAGE_NAME):
+            (self.folder / name).unlink(missing_ok=True)
+        self._remove_adapters(keep=[])
+
+    def _remove_adapters(self, keep: list[Path]) -> None:
+        for config in self.folder.glob(f"{ADAPTERS_NAME}/*/{CONFIG_NAME}"):
+            if config.parent not in keep and not config.parent.is_symlink():
+                shutil.rmtree(config.parent)
+        with suppress(OSError):  # it holds adapters, or is not there
+            (self.folder / ADAPTERS_NAME).rmdir()
 
     def append(self, record: BatchRecord) -> None:
         """Write one line of steps.jsonl.
 
         The first line of a resumed run replaces the lines of its batch and of later ones, which a killed run left.
+
+        Raises:
+            CheckpointError: the run is resumed, and the file lacks earlier lines.
+            OutputError: the folder cannot be written to, or another process writes to it.
         """
         if not self.is_main:
             return
         if not self._began:
             self._begin(record.batch)
         state = {} if self.model is None else self.model.snapshot()
-        if self._domain not in (None, record.domain):
-            self._save_learned()
         line = _line(record if self.model is None else replace(record, deviations=by_boundary(state)))
-        with (self.folder / STEPS_NAME).open("a", encoding="utf-8") as file:  # closed: a kill cuts at most this line
+        path = self.folder / STEPS_NAME
+        with writing(path), path.open("a", encoding="utf-8") as file:  # closed: a kill cuts at most this line
             file.write(line)
-        self.learned[record.domain], self._domain = state, record.domain
-        if (record.batch + 1) % self.every == 0:
-            self._save_learned()
+        self.learned.pop(record.domain, None)  # the order is that in which domains end
+        self.learned[record.domain] = state
+        self._done = record.batch + 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """What each domain taught so far, for a checkpoint."""
+        return {"batches": self._done, "learned": self.learned}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a `state_dict`."""
+        self._done, self.learned = state["batches"], {name: dict(kept) for name, kept in state["learned"].items()}
 
     def finish(self, report: Report) -> list[Path]:
         """Write report.json and an adapter for each domain; returns the adapters' folders.
 
-        The clean.json of an earlier run is deleted.
+        Adapters of an earlier run are deleted, and its clean.json, unless the same run is shown again.
+
+        Raises:
+            CheckpointError: the run is shown again, and lines of steps.jsonl are missing.
+            OutputError: the folder cannot be written to.
         """
         if not self.is_main:
             return []
-        if not self._began:
-            self.learned = self._read_learned()  # a finished run that was started again has no batch left
+        self.lock()
+        try:
+            return self._finish(report)
+        finally:
+            self.unlock()
+
+    def _finish(self, report: Report) -> list[Path]:
+        if self.is_repeated:
+            self._check_lines(self.read_steps(), self._done)
+        else:
+            (self.folder / CLEAN_NAME).unlink(missing_ok=True)
         report.to_json(self.folder / REPORT_NAME)
-        (self.folder / CLEAN_NAME).unlink(missing_ok=True)
         if self.model is None:
             return []
         last = self.model.snapshot()
-        self.learned[report.rows[-1].domain if self._domain is None else self._domain] = last
-        self._save_learned()
+        in_order = {row.domain: self.learned[row.domain] for row in report.rows if row.domain in self.learned}
+        self.learned = in_order | self.learned
         folders = [self._save_adapter(self.model, domain, state) for domain, state in self.learned.items()]
         self.model.restore(last)
+        if self.learned:
+            self._remove_adapters(keep=folders)
         return folders
 
     def keep_clean(self, report: Report) -> None:
@@ -163,23 +238,24 @@ class RunFolder:
         return model.save_pretrained(self.adapter(domain))
 
     def _begin(self, first: int) -> None:
-        """Keep only the lines and the RSPs of the batches before `first`, where this run starts."""
-        self.learned = self._read_learned() if first else {}
+        """Keep only the lines of the batches before `first`, where this run starts; of a new run, nothing."""
+        self.lock()
         kept = [record for record in self.read_steps() if record.batch < first] if first else []
+        if first:
+            self._check_lines(kept, first)
+        else:
+            self.learned = {}
+            self._clear_results()
         write_atomically(self.folder / STEPS_NAME, "".join(map(_line, kept)))
+        sweep(self.folder)
         self._began = True
 
-    def _save_learned(self) -> None:
-        tensors = {f"{d}{_SEPARATOR}{key}": v for d, state in self.learned.items() for key, v in state.items()}
-        write_atomically(self.folder / LEARNED_NAME, save_tensors(tensors))
-
-    def _read_learned(self) -> dict[str, dict[str, Tensor]]:
-        path = self.folder / LEARNED_NAME
-        found: dict[str, dict[str, Tensor]] = {}
-        for name, value in (load_tensors(path.read_bytes()) if path.is_file() else {}).items():
-            domain, key = name.split(_SEPARATOR)
-            found.setdefault(domain, {})[key] = value
-        return found
+    def _check_lines(self, records: list[BatchRecord], first: int) -> None:
+        if [record.batch for record in records] != list(range(first)):
+            raise CheckpointError(
+                f"{self.folder / STEPS_NAME} does not hold the {first} batches that were answered before, each once; "
+                "remove the folder to start again"
+            )
 
 
 def by_boundary(state: dict[str, Tensor]) -> dict[str, tuple[float, float]]:

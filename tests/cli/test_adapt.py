@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -109,3 +110,24 @@ def test_a_killed_run_loses_no_answer_and_ends_as_one_that_was_not(tmp_path: Pat
     assert whole.startswith(kept[: kept.rfind("\n")])
     assert spear_hf(*words, "--output", tmp_path / "cut").exit_code == 0
     assert (tmp_path / "cut" / "predictions.csv").read_text() == whole
+
+
+@pytest.mark.slow
+def test_a_run_is_its_images_and_settings_and_fresh_leaves_nothing_of_the_old_one(tmp_path: Path, folder: Path) -> None:
+    photos = Path(shutil.copytree(folder, tmp_path / "photos"))
+    words = ("adapt", EMBEDDED / "resnet", photos, *WORDS, "--output", tmp_path / "run")
+    assert spear_hf(*words).exit_code == 0
+    first = rows_of(tmp_path / "run" / "predictions.csv")
+    again = spear_hf(*words)
+    assert "holds this run already; shown again, --fresh runs it anew" in again.stderr
+    assert json.loads((tmp_path / "run" / "report.json").read_text())["provenance"]["shown_again"] is True
+    assert rows_of(tmp_path / "run" / "predictions.csv") == first
+    shutil.copyfile(photos / "1.png", photos / "0.png")  # replaced in place
+    for changed in ((), ("--tau", "0.1")):
+        refused = spear_hf(*words, *changed)
+        assert refused.exit_code == 2
+        assert refused.stderr.strip().endswith("or start again with --fresh")
+    (tmp_path / "run" / "adapters" / "photos").rename(tmp_path / "run" / "adapters" / "stale")
+    assert spear_hf(*words, "--fresh").exit_code == 0
+    assert [path.name for path in (tmp_path / "run" / "adapters").iterdir()] == ["photos"]
+    assert rows_of(tmp_path / "run" / "predictions.csv")[0] != first[0]

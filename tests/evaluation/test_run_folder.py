@@ -1,8 +1,11 @@
 import copy
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -10,7 +13,7 @@ from torch import Tensor, nn
 
 from spear_hf import Spear, SpearConfig, SpearModel, get_spear_model
 from spear_hf.baselines import Source
-from spear_hf.errors import DataError
+from spear_hf.errors import CheckpointError, DataError
 from spear_hf.evaluation.evaluate import evaluate
 from spear_hf.evaluation.report import BatchRecord
 from spear_hf.evaluation.run_folder import RunFolder, by_boundary
@@ -25,8 +28,9 @@ def run(net: nn.Module, folder: Path, stream: TinyStream, *, checkpoint: bool = 
     methods = {"source": Source(copy.deepcopy(net)), "SPeaR": Spear(get_spear_model(net, CONFIG))}
     model = methods["SPeaR"].model
     assert isinstance(model, SpearModel)
-    written = RunFolder(folder, model, every=every)
-    states = {"checkpoint": written.checkpoint, "checkpoint_every": every} if checkpoint else {}
+    written = RunFolder(folder, model)
+    where = {"checkpoint": written.checkpoint, "checkpoint_every": every, "keep": {"run folder": written}}
+    states = where if checkpoint else {}
     written.finish(evaluate(methods, stream, progress=False, on_batch=written.append, **states))
     return model
 
@@ -82,6 +86,84 @@ def test_a_finished_run_that_is_started_again_changes_nothing(net: nn.Module, tm
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != "report.json"}
     run(net, tmp_path, TinyStream((4,)), checkpoint=True)
     assert before == {path: path.read_bytes() for path in before}
+
+
+class Gradual(TinyStream):
+    """Its first domain comes again at the end, as in a stream whose severity rises and falls."""
+
+    def __init__(self, sizes: tuple[int, ...] = (4, 2), protocol: str = "continual") -> None:
+        super().__init__(sizes, protocol)
+
+    def __len__(self) -> int:
+        return 3 * len(self.sizes)
+
+    def batch(self, number: int) -> dict[str, Any]:
+        return super().batch(number) | {"domain": f"domain{number // len(self.sizes) % 2}"}
+
+
+def adapters(folder: Path) -> dict[str, bytes]:
+    return {path.parent.name: path.read_bytes() for path in folder.glob("adapters/*/*.safetensors")}
+
+
+def test_a_domain_that_comes_again_has_what_it_taught_last_however_the_run_ended(
+    net: nn.Module, tmp_path: Path
+) -> None:
+    run(net, tmp_path / "whole", Gradual())
+    run(net, tmp_path / "killed", Gradual(), checkpoint=True, every=4)
+    shutil.rmtree(tmp_path / "killed" / "adapters")  # killed after the last state was saved, in the middle of a domain
+    (tmp_path / "killed" / "report.json").unlink()
+    for _ in range(2):  # finished, and shown again
+        run(net, tmp_path / "killed", Gradual(), checkpoint=True, every=4)
+        assert adapters(tmp_path / "killed") == adapters(tmp_path / "whole")
+    assert list(adapters(tmp_path / "whole")) != []
+
+
+def test_adapters_of_an_earlier_run_go_and_other_files_stay(net: nn.Module, tmp_path: Path) -> None:
+    run(net, tmp_path, TinyStream((4,)))
+    (tmp_path / "notes.txt").touch()
+    (tmp_path / "clean.json").touch()
+    run(net, tmp_path, OneDomain((4,)))
+    assert list(adapters(tmp_path)) == ["domain0"]
+    assert (tmp_path / "notes.txt").exists()
+    assert not (tmp_path / "clean.json").exists()
+    RunFolder(tmp_path).clear()
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+class OneDomain(TinyStream):
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+
+def test_lines_that_are_missing_or_there_twice_are_not_gone_on_from(net: nn.Module, tmp_path: Path) -> None:
+    run(net, tmp_path, TinyStream((4,)), checkpoint=True)
+    steps = tmp_path / "steps.jsonl"
+    lines = steps.read_text().splitlines(keepends=True)
+    for broken in (lines[1:], [lines[0], *lines]):
+        steps.write_text("".join(broken))
+        with pytest.raises(CheckpointError, match=r"steps\.jsonl does not hold the 2 batches"):
+            run(net, tmp_path, TinyStream((4,)), checkpoint=True)
+
+
+def test_another_process_is_kept_out_until_the_run_has_ended(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.lock()
+    RunFolder(tmp_path / "run").lock()  # of this process: shared
+    code = f"from spear_hf.utils.folder_lock import FolderLock; FolderLock({str(tmp_path / 'run')!r})"
+    refused = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert f"is in use by process {os.getpid()}; wait until it ends, or name another folder" in refused.stderr
+    folder.unlock()
+    assert not (tmp_path / "run").exists()  # nothing was written
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_two_domains_never_share_a_folder() -> None:
+    folder = RunFolder("run")
+    folder.learned = {"a/b": {}, "a-b": {}, "..": {}, "...": {}, "a:b": {}, "fog/5": {}, "": {}}
+    names = [folder.adapter(domain).name for domain in folder.learned]
+    assert len(set(names)) == len(names)
+    assert folder.adapter("fog/5").name == "fog-5"
+    assert not any(name.startswith(".") or not name for name in names)
 
 
 def test_another_run_in_the_same_folder_replaces_the_lines(net: nn.Module, whole: Whole, tmp_path: Path) -> None:
