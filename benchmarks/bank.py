@@ -52,6 +52,7 @@ def main() -> None:
         stream = load_stream(
             images.select(ids.tolist()),
             corruptions=corruption,
+            shuffle=True,
             batch_size=run.batch_size,
             seed=run.seed,
             processor=processor,

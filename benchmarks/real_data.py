@@ -126,7 +126,7 @@ def main() -> None:
     load, benchmark, (source, count) = WHICH[args.which]
     base, processor, images = load(args.data, args.part)
     contenders = chosen(args, benchmark)
-    shared: dict[str, Any] = {"processor": processor, "seed": args.seed}
+    shared: dict[str, Any] = {"processor": processor, "seed": args.seed, "shuffle": True}
     preset = "imagenet" if args.which == "imagenet" else "cifar"
 
     def stream(batch_size: int) -> Any:

@@ -62,13 +62,13 @@ def best_rates(variants: dict[str, tuple[Callable[[], None], int]], rounds: int)
 def measure(file: Path, preset: str, processor: Processor, limit: int, rounds: int) -> dict[str, float]:
     """Rates of plain decoding, and of a clean and a corrupted stream with each number of workers."""
     dataset = load_dataset("parquet", data_files=str(file), split="train")
-    options: dict[str, Any] = {"processor": processor, "batch_size": 32}
+    options: dict[str, Any] = {"processor": processor, "batch_size": 32, "shuffle": True}
     variants: dict[str, tuple[Callable[[], None], int]] = {
         "plain decoding": (lambda: plain_decoding(dataset, 4 * limit), 4 * limit),
         "clean stream": (lambda: run_stream(dataset, corruptions="clean", limit=4 * limit, **options), 4 * limit),
     }
     for workers in WORKERS:
-        corrupted = options | {"preset": preset, "limit": limit, "num_workers": workers}
+        corrupted = options | {"corruptions": "all", "preset": preset, "limit": limit, "num_workers": workers}
         variants[f"{workers} workers"] = (lambda o=corrupted: run_stream(dataset, **o), 15 * limit)
     return best_rates(variants, rounds)
 

@@ -66,9 +66,8 @@ def embedded_images(name: str, corruption: str, count: int, batch_size: int = 25
     """Pixel values and labels of the first test images under one corruption at severity 5."""
     rows = Dataset.from_parquet(str(EMBEDDED / "test.parquet")).select(range(count))
     base = load_base_model(str(EMBEDDED / name))
-    stream = load_stream(
-        rows, corruptions=corruption, batch_size=batch_size, processor=load_processor(base), preset="cifar"
-    )
+    options = {"batch_size": batch_size, "processor": load_processor(base), "preset": "cifar", "shuffle": True}
+    stream = load_stream(rows, corruptions=corruption, **options)
     batches = list(stream)
     return torch.cat([b["pixel_values"] for b in batches]), torch.cat([b["labels"] for b in batches])
 

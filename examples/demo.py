@@ -71,6 +71,7 @@ class Demo:
             preset=images.preset,
             batch_size=images.batch_size,
             seed=images.seed,
+            shuffle=images.shuffle,
             class_names=self.class_names,
         )
 

@@ -26,6 +26,8 @@ from spear_hf.learning.record import StepRecord
 if TYPE_CHECKING:
     from datasets import Dataset
 
+    from spear_hf.data.image_stream import ImageStream
+
 
 class TinyNet(nn.Module):
     """A stem and three residual stages with BatchNorm, ReLU and dropout; 32x32 images, 10 classes."""
@@ -301,6 +303,13 @@ def write_pictures(folder: Path, n: int, side: int = 32, suffix: str = "png") ->
     for i, image in enumerate(pictures(n, side)):
         Image.fromarray(image).save(folder / f"{i:02d}.{suffix}")
     return folder
+
+
+def shuffled_stream(source: Any, **options: Any) -> "ImageStream":
+    """A stream as a benchmark takes it: all corruptions unless told otherwise, and a seeded order."""
+    from spear_hf.data.load_stream import load_stream
+
+    return load_stream(source, **{"corruptions": "all", "shuffle": True} | options)
 
 
 def same_batch(a: Any, b: Any) -> bool:

@@ -192,6 +192,7 @@ def open_setup(setup: Setup, *, limit: int | None, seed: int, cache: Path, devic
             batch_size=batch_size,
             limit=images or limit,
             seed=seed,
+            shuffle=True,
             processor=processor,
             class_names=class_names,
             label_column=setup.label_column,

@@ -17,6 +17,7 @@ from spear_hf.data.image_stream import ImageStream
 from spear_hf.errors import DataError
 from spear_hf.utils.folders import staged_folder
 
+LONGEST_NAME = 255  # bytes of a file name
 ROW_GROUP = 256  # images that are held in memory before they are written
 
 EncodedRow = tuple[bytes, str, int, int | None]  # file, suffix, sample id, label
@@ -60,7 +61,8 @@ def write_corrupted(stream: ImageStream, folder: str | Path, *, layout: str = "p
         total = None if stream.schedule.num_batches is None else stream.schedule.images_per_cycle
         with tqdm(total=total, unit="image", disable=None if progress else True) as bar:
             EXPORT_LAYOUTS[layout](stream, temporary, bar.update)
-        (temporary / "provenance.json").write_text(json.dumps(stream.describe(), indent=2, sort_keys=True) + "\n")
+        facts = json.dumps(stream.describe(), indent=2, sort_keys=True)
+        (temporary / "provenance.json").write_text(facts + "\n", encoding="utf-8")
     return target
 
 
@@ -103,7 +105,9 @@ def _write_parquet(stream: ImageStream, folder: Path, done: Callable[[int], Any]
                     columns["label"] = [number for *_, number in rows]
                 writer.write_table(Table.from_pydict(columns, schema=features.arrow_schema))
                 done(len(rows))
-    (folder / "README.md").write_text(_readme(places, stream.describe()["source"]["name"]))
+    card = _readme(places, stream.describe()["source"]["name"])
+    # in a locale without UTF-8, Python reads the letters of a file name as surrogates: these are its bytes again
+    (folder / "README.md").write_bytes(card.encode("utf-8", "surrogateescape"))
 
 
 def _write_npy(stream: ImageStream, folder: Path, done: Callable[[int], Any]) -> None:
@@ -141,10 +145,25 @@ def _write_imagefolder(stream: ImageStream, folder: Path, done: Callable[[int], 
     for domain, images in _by_domain(stream):
         for file, kind, index, label in images:
             name = "" if label is None else stream.classes[label] if stream.classes else f"{label:04d}"
-            place = folder / domain / re.sub(r"[/\\]", "_", name)
+            place = folder / domain / folder_name(name)
             place.mkdir(parents=True, exist_ok=True)
             (place / f"{index:08d}.{kind}").write_bytes(file)
             done(1)
+
+
+def folder_name(label: str) -> str:
+    """The name of a class as that of a folder: characters that a file system may refuse become %XX.
+
+    `load_stream` reads the name back, and two classes never share a folder.
+
+    >>> from spear_hf.data.export import folder_name
+    >>> folder_name("T-shirt/top"), folder_name(".."), folder_name("tench, Tinca tinca")
+    ('T-shirt%2Ftop', '%2E%2E', 'tench, Tinca tinca')
+    """
+    safe = re.sub(r'[%/\\:*?"<>|\x00-\x1f]|^\.|[. ]$', lambda found: f"%{ord(found.group()):02X}", label)
+    if len(safe.encode()) > LONGEST_NAME:
+        raise DataError(f"class {label[:40]!r}... is too long for the name of a folder; export with layout='parquet'")
+    return safe
 
 
 EXPORT_LAYOUTS: dict[str, Callable[[ImageStream, Path, Callable[[int], Any]], None]] = {

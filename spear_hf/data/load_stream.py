@@ -30,7 +30,7 @@ from spear_hf.errors import DataError
 def load_stream(
     source: Any,
     *,
-    corruptions: str | Iterable[str] = "all",
+    corruptions: str | Iterable[str] = "clean",
     severity: float | Sequence[float] = 5,
     protocol: str = "single",
     batch_size: int = 64,
@@ -46,7 +46,7 @@ def load_stream(
     preset: str = "auto",
     jpeg_quality: int | str | None = "auto",
     frost_dir: str | Path | None = None,
-    shuffle: bool = True,
+    shuffle: bool = False,
     window: int = 512,
     delta: float = 0.1,
     schedule: Sequence[tuple[str, int]] | None = None,
@@ -54,34 +54,43 @@ def load_stream(
     class_names: ClassNames | None = None,
     num_workers: int = 0,
     skip_broken: bool = False,
+    streaming: bool = False,
 ) -> ImageStream:
-    """A stream of corrupted images, in batches.
+    """A stream of images in batches, in their order and as they are; corrupted and shuffled only if asked.
 
     >>> import numpy as np
     >>> from datasets import Dataset
     >>> from spear_hf import load_stream
     >>> rows = Dataset.from_dict({"image": [np.zeros((32, 32, 3), np.uint8)] * 3})
+    >>> load_stream(rows).batch(0)["names"]
+    ['0', '1', '2']
     >>> load_stream(rows, corruptions="noise", severity=3).domains
     ['gaussian_noise/3', 'shot_noise/3', 'impulse_noise/3']
 
     Args:
-        source: a `datasets` Dataset or IterableDataset; a parquet file; a folder of images, of parquet files, of
-            CIFAR-10-C's arrays or of ImageNet-C's tree; or a Hub id. Images that are corrupted already stay so.
-        corruptions: "all" (the 15), "extra", a group, names, "fog/2+gaussian_noise/1" for a composition, or "clean".
+        source: a folder of images (with class folders, dates, or flat; a metadata.csv is read), one image, a pattern
+            ("photos/*.jpg"), a text file of paths, a csv, tsv or jsonl with a column of paths, parquet, zip or tar
+            files, a video; a list of paths, PIL images or arrays; a `datasets` Dataset or IterableDataset; a Hub id; a
+            folder with CIFAR-10-C's arrays or ImageNet-C's tree, whose images are corrupted already and stay so.
+        corruptions: "clean" for none, "all" (the 15), "extra", a group, names, or "fog/2+gaussian_noise/1" for a
+            composition.
         severity: in (0, 5]; of several, all are shown for each corruption.
         protocol: "single" (a method is reset before each domain), "continual" (it is not reset), "gradual" (severities
             rise and fall within each corruption), "mixed" (all domains shuffled), "correlated" (classes in runs).
         batch_size: images in a batch, over all processes.
-        limit: images of the source in each domain: a seeded sample. None takes all; an IterableDataset needs a limit.
+        limit: images of the source in each domain: the first ones, or a seeded sample with `shuffle`. None takes all;
+            an IterableDataset is then read once to count them.
         seed: of the order and of the corruptions.
         processor: see `load_processor`; without one, batches hold uint8 images.
-        image_column: of a Dataset; "auto" finds it.
-        label_column: of a Dataset; "auto" finds it if there is one, None reads no labels.
+        image_column: of a Dataset or a table; "auto" finds it.
+        label_column: of a Dataset or a table; "auto" finds it if there is one, None reads no labels. In a folder,
+            "auto" takes the folders as classes unless they are dates or images lie beside them; "folder" always does.
         split: "auto" takes the test or validation split.
         config: of a repository with several configurations.
         layout: of a repository with corrupted images, one of LAYOUTS; "auto" detects it.
         revision: the commit of a Hub dataset.
-        preset: "imagenet" (with its crop), "cifar" or "tiny" choose the constants; "auto" chooses by the image size.
+        preset: "imagenet" (with its crop), "cifar" or "tiny" choose the constants; "auto" takes the
+            nearest to the size of the first image, and `notes` tells which.
         jpeg_quality: of the JPEG after a corruption; "auto" is 85 for imagenet, as published, and None for the others.
         frost_dir: folder of the published frost textures; default: SPEAR_FROST_DIR, or synthetic textures.
         shuffle: True for a seeded order; without it, a source sorted by class gives batches of a single class.
@@ -91,20 +100,31 @@ def load_stream(
         cycles: number of passes, each in another order; None is endless.
         class_names: of the model, in index order (see `load_class_names`); labels then use its numbering.
         num_workers: processes that prepare batches in advance.
-        skip_broken: leave out images that cannot be decoded, and add their ids to `stream.skipped`.
+        skip_broken: leave out images that cannot be decoded or have an empty label, and add their ids to
+            `stream.skipped`.
+        streaming: download the images of a Hub id when they are shown.
 
     Raises:
         DataError: an argument that does not fit; the message says what would.
     """
     columns = Columns(image_column, label_column, prefer_wnid=has_wnids(class_names))
     opened = open_source(
-        source, columns, split=split, config=config, layout=layout, limit=limit, window=window, revision=revision
+        source,
+        columns,
+        split=split,
+        config=config,
+        layout=layout,
+        limit=limit,
+        window=window,
+        revision=revision,
+        streaming=streaming,
     )
     pool = Pool(len(opened), _checked_limit(limit, opened), seed, shuffle, opened.window)
     first = (opened.held or (CLEAN,))[0]
     known = np.arange(len(opened)) if opened.window is None else np.arange(min(opened.window, len(opened)))
     labels = opened.labels(known, first)
-    label_map, notes = None, []
+    label_map = None
+    notes: list[str] = list(getattr(opened, "notes", ()))
     if labels is not None:
         there = _labelled(opened, labels, skip_broken)
         label_map = _match(opened, labels, there, class_names)
@@ -119,16 +139,17 @@ def load_stream(
         _domains(opened, [str(domain) for domain in plan.domains], severity)
     else:
         plan = make_plan(protocol, pool, _domains(opened, corruptions, severity), labels, delta)
+    recipe = make_recipe(opened, plan.domains, preset, seed, jpeg_quality, frost_dir)
     return ImageStream(
         opened,
         Schedule(plan, batch_size, cycles),
-        make_recipe(opened, plan.domains, preset, seed, jpeg_quality, frost_dir),
+        recipe,
         protocol=protocol,
         label_map=label_map,
         processor=processor,
         skip_broken=skip_broken,
         num_workers=num_workers,
-        notes=notes,
+        notes=[*notes, recipe.note] if recipe.note else notes,
     )
 
 

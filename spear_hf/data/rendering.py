@@ -38,6 +38,7 @@ class Recipe:
         jpeg_quality: of the JPEG that is applied after a corruption; None for no JPEG.
         crop: crop images as those of ImageNet-C were, the clean ones too.
         frost_dir: folder of the published frost textures.
+        chosen_by: (height, width) of the image whose size chose the preset; None if the preset was named.
     """
 
     preset: str | None
@@ -45,6 +46,16 @@ class Recipe:
     jpeg_quality: int | None = None
     crop: bool = False
     frost_dir: str | None = None
+    chosen_by: tuple[int, int] | None = None
+
+    @property
+    def note(self) -> str | None:
+        """A line for people: whose constants the corruptions have; None if nothing is corrupted here."""
+        if self.preset is None:
+            return None
+        size = PRESETS[self.preset].size
+        why = f", the nearest to {self.chosen_by[0]} x {self.chosen_by[1]}" if self.chosen_by else ""
+        return f"corruptions: constants of preset {self.preset}, made for {size} x {size} pixels{why}"
 
     def describe(self, domains: Sequence[Domain]) -> dict[str, Any]:
         """Provenance, JSON-ready: two results are comparable only if it is equal."""
@@ -53,7 +64,7 @@ class Recipe:
             "crop": f"short side {SHORT_SIDE}, centre {CROP}" if self.crop else None,
             "frost": frost_provenance(self.frost_dir) if has_frost else None,
         }
-        del facts["frost_dir"]
+        del facts["frost_dir"], facts["chosen_by"]
         return facts
 
 
@@ -65,7 +76,7 @@ def make_recipe(
     jpeg_quality: int | str | None,
     frost_dir: str | Path | None,
 ) -> Recipe:
-    """The Recipe for a source; "auto" is decided by the size of the first image.
+    """The Recipe for a source; "auto" takes the constants of the nearest size to that of the first image.
 
     Large photographs get the constants of ImageNet, its crop, and its JPEG of quality 85.
 
@@ -79,7 +90,7 @@ def make_recipe(
     'cifar'
 
     Raises:
-        DataError: a size without constants, an option for images that are corrupted already, or a bad JPEG quality.
+        DataError: an option for images that are corrupted already, or a bad JPEG quality.
     """
     if source.held is not None and (preset != "auto" or jpeg_quality not in ("auto", None)):
         raise DataError(
@@ -88,15 +99,27 @@ def make_recipe(
         )
     if source.held is not None or all(domain.is_clean for domain in domains):
         return Recipe(None, seed)
-    if preset == "auto":
-        first = decode_rgb(source.read(np.zeros(1, np.int64), CLEAN)[0], partial(source.locate, 0, CLEAN))
-        height, width = first.shape[:2]
-        preset = "imagenet" if min(height, width) >= CROP else resolve_preset("auto", height, width).name
-    name = resolve_preset(preset, 0, 0).name
+    size = _first_size(source) if preset == "auto" else (CROP, CROP)
+    name = resolve_preset(preset, *size).name
     quality = PRESETS[name].jpeg_quality if jpeg_quality == "auto" else jpeg_quality
     if isinstance(quality, str) or (quality is not None and not 1 <= quality <= 95):
         raise DataError(f"jpeg_quality={quality!r} is not in 1..95; pass a number, None for no JPEG, or 'auto'")
-    return Recipe(name, seed, quality, name == "imagenet", str(Path(frost_dir)) if frost_dir else None)
+    crop = name == "imagenet" and min(size) >= CROP  # smaller images would be enlarged
+    return Recipe(
+        name, seed, quality, crop, str(Path(frost_dir)) if frost_dir else None, size if preset == "auto" else None
+    )
+
+
+def _first_size(source: ImageSource) -> tuple[int, int]:
+    """(height, width) of the first image that can be decoded."""
+    for sample_id in range(len(source)):
+        try:
+            encoded = source.read(np.array([sample_id]), CLEAN)[0]
+            height, width, _ = decode_rgb(encoded, partial(source.locate, sample_id, CLEAN)).shape
+            return height, width
+        except DataError:
+            continue
+    raise DataError(f"no image of {source.name} can be decoded; pass images, or preset=")
 
 
 def render(

@@ -13,9 +13,9 @@ from PIL import Image
 
 from spear_hf.data.export import write_corrupted
 from spear_hf.data.image_stream import ImageStream
-from spear_hf.data.load_stream import load_stream
 from spear_hf.data.processor import load_processor
 from spear_hf.errors import DataError
+from tests.builders import shuffled_stream
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* is sorted by class")
 
@@ -34,7 +34,7 @@ def source(side: int = 32, n: int = 6) -> Dataset:
 def small(**options: Any) -> ImageStream:
     """Contrast and noise in the order of the source."""
     options = {"corruptions": "contrast, gaussian_noise", "severity": ALL, "shuffle": False, "batch_size": 4} | options
-    return load_stream(options.pop("source", source()), **options)
+    return shuffled_stream(options.pop("source", source()), **options)
 
 
 @pytest.mark.parametrize("layout", ["parquet", "npy", "imagefolder"])
@@ -61,7 +61,7 @@ def test_class_names_are_kept(tmp_path: Path) -> None:
     options: dict[str, Any] = {"corruptions": "contrast", "severity": 1}
     for layout in ("parquet", "imagefolder"):
         folder = write_corrupted(small(**options), tmp_path / layout, layout=layout, progress=False)
-        named = load_stream(folder, shuffle=False, class_names=["bee", "ant"], **options).batch(0)["labels"]
+        named = shuffled_stream(folder, shuffle=False, class_names=["bee", "ant"], **options).batch(0)["labels"]
         assert named.tolist() == [1, 1, 1, 0, 0, 0]  # pyright: ignore[reportOptionalMemberAccess]
 
 

@@ -41,7 +41,7 @@ def test_an_unknown_corruption_is_refused_with_near_names(rows: Dataset) -> None
 @pytest.mark.parametrize("severity", [0, 6, -1, float("nan")])
 def test_a_severity_outside_its_range_is_refused(rows: Dataset, severity: float) -> None:
     with pytest.raises(DataError, match=r"is not in \(0, 5\]; pass 1 to 5"):
-        load_stream(rows, severity=severity)
+        load_stream(rows, corruptions="fog", severity=severity)
     with pytest.raises(DataError, match=r"is not in \(0, 5\]"):
         load_stream(rows, corruptions=f"fog/{severity}")
 
@@ -56,14 +56,20 @@ def test_an_unknown_protocol_is_refused(rows: Dataset) -> None:
 @pytest.mark.parametrize(("option", "value"), [("batch_size", 0), ("cycles", 0), ("jpeg_quality", 96)])
 def test_numbers_out_of_range_are_refused(rows: Dataset, option: str, value: int) -> None:
     with pytest.raises(DataError, match=f"{option}={value} is not"):
-        load_stream(rows, **{option: value})
+        load_stream(rows, corruptions="fog", **{option: value})
 
 
-def test_a_size_without_constants_is_refused_until_a_preset_is_named(tmp_path: Path) -> None:
-    folder = write_pictures(tmp_path / "odd", 2, side=28)
-    with pytest.raises(DataError, match=r"28x28 pixels, but constants exist for .* preset='imagenet'"):
-        load_stream(folder)
-    assert load_stream(folder, preset="cifar").batch(0)["pixel_values"].shape == (2, 28, 28, 3)
+@pytest.mark.parametrize(("side", "preset"), [(16, "cifar"), (28, "cifar"), (96, "tiny"), (150, "imagenet")])
+def test_any_size_takes_the_constants_of_the_nearest_and_says_so(tmp_path: Path, side: int, preset: str) -> None:
+    stream = load_stream(write_pictures(tmp_path / "odd", 1, side=side), corruptions="contrast")
+    assert stream.batch(0)["pixel_values"].shape == (1, side, side, 3)
+    assert stream.notes[-1].startswith(f"corruptions: constants of preset {preset}, made for")
+    assert stream.notes[-1].endswith(f"the nearest to {side} x {side}")
+
+
+def test_nothing_is_corrupted_or_shuffled_unless_asked(folder: Path) -> None:
+    stream = load_stream(folder, label_column=None)
+    assert (stream.domains, stream.batch(0)["index"].tolist()) == (["clean"], list(range(10)))
 
 
 def test_images_of_several_sizes_are_corrupted_each_as_if_it_were_alone() -> None:

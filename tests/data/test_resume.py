@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from spear_hf.data.load_stream import load_stream
-from tests.builders import batch_digest, picture_rows
+from tests.builders import batch_digest, picture_rows, shuffled_stream
 
 OPTIONS: dict[str, Any] = {
     "corruptions": "noise, elastic_transform",
@@ -23,11 +22,10 @@ OPTIONS: dict[str, Any] = {
 RUN = """
 import json, os, signal, sys
 from pathlib import Path
-from spear_hf.data.load_stream import load_stream
 from tests.builders import batch_digest
 
 folder, kill_at, workers, options = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
-stream = load_stream(folder / "images.parquet", num_workers=workers, **options)
+stream = shuffled_stream(folder / "images.parquet", num_workers=workers, **options)
 if (folder / "state.json").exists():
     stream.load_state_dict(json.loads((folder / "state.json").read_text()))
 for batch in stream:
@@ -47,6 +45,8 @@ def test_a_stream_killed_twice_yields_the_bits_of_an_unbroken_one(tmp_path: Path
         command = [sys.executable, "-c", RUN, str(tmp_path), str(kill_at), str(workers), json.dumps(OPTIONS)]
         assert subprocess.run(command, check=False).returncode == code
     seen = [json.loads(line) for line in (tmp_path / "seen.jsonl").read_text().splitlines()]
-    unbroken = {batch["batch"]: batch_digest(batch) for batch in load_stream(tmp_path / "images.parquet", **OPTIONS)}
+    unbroken = {
+        batch["batch"]: batch_digest(batch) for batch in shuffled_stream(tmp_path / "images.parquet", **OPTIONS)
+    }
     assert dict(seen) == unbroken
     assert [number for number, _ in seen] == [0, 1, 2, 3, 4, *range(4, 12), *range(11, 20)]  # the interrupted, again

@@ -68,7 +68,8 @@ def corrupt(
         name: one of CORRUPTIONS or EXTRA_CORRUPTIONS.
         severity: in (0, 5]; 1..5 are the published levels, fractions interpolate their constants.
         rng: gives the random numbers of this image; `sample_rng` makes one.
-        preset: "imagenet", "cifar" or "tiny" choose the constants; "auto" chooses by the size: 224, 32 or 64 pixels.
+        preset: "imagenet", "cifar" or "tiny" choose the constants; "auto" takes the nearest to the
+            size: 224, 32 or 64 pixels.
         frost_dir: folder of the published frost textures; default: SPEAR_FROST_DIR, or synthetic textures.
 
     Raises:

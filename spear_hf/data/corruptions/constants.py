@@ -6,6 +6,7 @@ changes nothing, comes from Continuously Changing Corruptions (Press et al., 202
 """
 
 from collections.abc import Callable
+from math import log
 from typing import NamedTuple
 
 from spear_hf.errors import DataError
@@ -241,30 +242,22 @@ STRENGTHS: dict[str, Strengths] = {
 
 
 def resolve_preset(preset: str, height: int, width: int) -> Preset:
-    """The preset with this name; "auto" chooses it by the size of the image.
+    """The preset with this name; "auto" chooses the one whose size is nearest to the image, in ratio of sides.
 
-    The constants are in pixels, and those of ImageNet are up to 21 dB too strong for a 32 pixel image. A size without
-    constants is therefore refused.
+    The constants are in pixels, and those of ImageNet are up to 21 dB too strong for a 32 pixel image.
 
     >>> from spear_hf.data.corruptions.constants import resolve_preset
-    >>> resolve_preset("auto", 64, 64).name
-    'tiny'
+    >>> resolve_preset("auto", 64, 64).name, resolve_preset("auto", 28, 28).name, resolve_preset("auto", 480, 640).name
+    ('tiny', 'cifar', 'imagenet')
 
     Raises:
-        DataError: an unknown name, or "auto" with a size that no benchmark has.
+        DataError: an unknown name.
     """
     if preset in PRESETS:
         return PRESETS[preset]
     if preset != "auto":
         raise DataError(f"preset={preset!r} is not one of {', '.join(PRESETS)} or 'auto'; name one of these")
-    for candidate in PRESETS.values():
-        if (height, width) == (candidate.size, candidate.size):
-            return candidate
-    sizes = ", ".join(f"{p.size}x{p.size} ({p.name})" for p in PRESETS.values())
-    raise DataError(
-        f"preset='auto' and an image of {height}x{width} pixels, but constants exist for {sizes}; "
-        f"resize the image first, or choose the constants yourself with preset='imagenet', 'cifar' or 'tiny'"
-    )
+    return min(PRESETS.values(), key=lambda candidate: abs(log(max(1, min(height, width)) / candidate.size)))
 
 
 def at_severity(name: str, severity: float, preset: str) -> Constants:

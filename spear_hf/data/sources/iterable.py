@@ -22,6 +22,8 @@ from spear_hf.errors import DataError
 if TYPE_CHECKING:
     from datasets import Features, IterableDataset
 
+ENDLESS = 5_000_000  # rows; a dataset with more is not counted to its end
+
 
 class IterableSource:
     """The first `length` rows of an IterableDataset; the sample id is the position in its own order.
@@ -41,7 +43,8 @@ class IterableSource:
         dataset: read without decoding.
         name: for people.
         columns: which of its columns to read.
-        length: number of rows that a domain shows; an IterableDataset does not know its own.
+        length: number of rows that a domain shows. An IterableDataset does not know its own: None counts them, which
+            reads it once.
         window: number of rows that are held at once; 512 photographs take about 50 MB.
 
     Raises:
@@ -50,7 +53,9 @@ class IterableSource:
 
     held = None
 
-    def __init__(self, dataset: "IterableDataset", name: str, columns: Columns, length: int, window: int) -> None:
+    def __init__(
+        self, dataset: "IterableDataset", name: str, columns: Columns, length: int | None, window: int
+    ) -> None:
         from datasets import Image
 
         features = dataset.features or _infer_features(dataset, name)
@@ -59,11 +64,11 @@ class IterableSource:
         self.image_column = find_image_column(features, columns.image)
         self.label_column = find_label_column(features, columns)
         self.classes = getattr(features[self.label_column], "names", None) if self.label_column else None
-        self._length = length
         self._dtype = pixel_dtype(features[self.image_column])
         if isinstance(features[self.image_column], Image):
             dataset = dataset.cast(_undecoded(features, self.image_column))
         self._dataset = dataset.select_columns([c for c in (self.image_column, self.label_column) if c])
+        self._length = _count(self._dataset, name, self.label_column or self.image_column) if length is None else length
         self._windows: dict[int, dict[str, list[Any]]] = {}
         self._reader: Iterator[dict[str, list[Any]]] | None = None
         # (process, next window): a forked process must not use its parent's reader, whose file position it shares
@@ -134,6 +139,18 @@ class IterableSource:
                 f"limit={self._length}, but {self.name} ended after {found} images; pass limit={found} or less"
             )
         return rows
+
+
+def _count(dataset: "IterableDataset", name: str, column: str) -> int:
+    """The number of rows, up to ENDLESS."""
+    found = 0
+    for rows in dataset.select_columns([column]).iter(batch_size=1000):
+        found += len(rows[column])
+        if found >= ENDLESS:
+            raise DataError(f"limit=None, but {name} has {found:,} rows or more; pass limit=, images of each domain")
+    if not found:
+        raise DataError(f"{name} has no rows; pass a source with images")
+    return found
 
 
 def _is_url(path: Any) -> bool:

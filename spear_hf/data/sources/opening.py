@@ -1,15 +1,28 @@
-"""The source behind what a user names: a Dataset, a path or a Hub id."""
+"""The source behind what a user names: a Dataset, a path, a list or a Hub id."""
 
+import glob
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from spear_hf.data.sources.archives import ArchiveSource, is_archive
 from spear_hf.data.sources.columns import Columns
 from spear_hf.data.sources.dataset_rows import RowSource, split_by_columns
 from spear_hf.data.sources.files_on_disk import FolderSource, TreeSource, find_tree, subfolders
+from spear_hf.data.sources.image_files import IMAGE_SUFFIXES, is_image
+from spear_hf.data.sources.image_list import ImageList
 from spear_hf.data.sources.image_source import ImageSource
 from spear_hf.data.sources.iterable import IterableSource
 from spear_hf.data.sources.repository import SPLITS, Repository, has_arrays, open_repository, pick_name
+from spear_hf.data.sources.splits import pick_split
+from spear_hf.data.sources.tables import TABLES, find_metadata, open_table
+from spear_hf.data.sources.video import VIDEOS, VideoSource
 from spear_hf.errors import DataError
+
+_ALLOWED = (
+    "pass a folder of images, an image, a pattern such as 'photos/*.jpg', a parquet, csv, text, zip, tar or video "
+    "file, a list of paths or images, a Dataset, or a Hub id"
+)
 
 
 def open_source(
@@ -22,8 +35,9 @@ def open_source(
     limit: int | None = None,
     window: int = 512,
     revision: str | None = None,
+    streaming: bool = False,
 ) -> ImageSource:
-    """The source behind a Dataset, a path or a Hub id; for the options see `load_stream`.
+    """The source behind a Dataset, a path, a list or a Hub id; for the options see `load_stream`.
 
     >>> import numpy as np
     >>> from datasets import Dataset
@@ -35,31 +49,101 @@ def open_source(
         DataError: it does not exist, or holds no images.
     """
     if isinstance(source, str | Path):
+        path = Path(source).expanduser()
         repository = Repository(str(source), columns, split, config, revision)
-        is_local = isinstance(source, Path) or Path(source).exists() or _looks_like_path(source)
-        return _open_path(Path(source), repository, layout) if is_local else open_repository(repository, layout)
+        if streaming:
+            return _open_streaming(repository, limit, window)
+        if isinstance(source, Path) or path.exists() or _looks_like_path(source):
+            return _open_path(path, Repository(str(path), columns, split, config, revision), layout)
+        return open_repository(repository, layout)
     if isinstance(source, dict):  # a DatasetDict or an IterableDatasetDict
-        source = source[pick_name("split", list(source), split, SPLITS)]
+        source, split = source[pick_name("split", list(source), split, SPLITS)], "auto"
+    _refuse_unused(_type_name(source), split=split, config=config, layout=layout, revision=revision or "auto")
+    if isinstance(source, list | tuple):
+        return _open_list(source, columns)
     return _open_dataset(source, columns, limit, window)
 
 
 def _open_path(path: Path, repository: Repository, layout: str) -> ImageSource:
-    """The source in a file or a folder."""
-    from datasets import load_dataset, load_from_disk
-
+    """The source in a file, in a folder, or in the files of a pattern."""
     if not path.exists():
-        raise DataError(f"{str(path)!r} does not exist; pass a parquet file, a folder of images, a Dataset or a Hub id")
-    if path.is_file():
-        if path.suffix != ".parquet":
-            raise DataError(f"{path.name!r} is not a parquet file; pass one, a folder of images, a Dataset or a Hub id")
-        return _open_rows(load_dataset("parquet", data_files=str(path), split="train"), path.name, repository.columns)
+        files = [Path(file) for file in sorted(glob.glob(str(path), recursive=True)) if Path(file).is_file()]
+        if not files:
+            what = "matches no file" if glob.has_magic(str(path)) else "does not exist"
+            raise DataError(f"{str(path)!r} {what}; {_ALLOWED}")
+        return _open_files(files, path.name, repository, layout)
+    return (
+        _open_folder(path, repository, layout) if path.is_dir() else _open_files([path], path.name, repository, layout)
+    )
+
+
+def _open_files(files: list[Path], name: str, repository: Repository, layout: str) -> ImageSource:
+    """The source in one file, or in several of one kind."""
+    from datasets import load_dataset
+
+    columns = repository.columns
+    split = "auto" if repository.split == "train" and files[0].suffix == ".parquet" else repository.split
+    _refuse_unused(
+        repr(name), split=split, config=repository.config, layout=layout, revision=repository.revision or "auto"
+    )
+    if all(file.suffix.lower() == ".parquet" for file in files):
+        rows = load_dataset("parquet", data_files=[str(file) for file in files], split="train")
+        return _open_rows(rows, name, columns, files[0].parent)
+    if all(map(is_archive, files)):
+        return ArchiveSource(files, name, columns.label)
+    if len(files) == 1 and files[0].suffix.lower() in TABLES:
+        return open_table(files[0], columns)
+    if len(files) == 1 and files[0].suffix.lower() in VIDEOS:
+        return VideoSource(files[0])
+    others = [file.name for file in files if file.suffix.lower() not in IMAGE_SUFFIXES and not is_image(file)]
+    if others:
+        raise DataError(f"{len(others)} of {len(files)} files are no images ({', '.join(others[:3])}); {_ALLOWED}")
+    _refuse_columns(columns, repr(name))
+    return ImageList(files, name)
+
+
+def _open_folder(path: Path, repository: Repository, layout: str) -> ImageSource:
+    """The source in a folder."""
+    from datasets import load_from_disk
+
+    columns = repository.columns
     if layout != "auto" or has_arrays(repository) or _holds_parquet(path):
         return open_repository(repository, layout)
     if (path / "state.json").exists() or (path / "dataset_dict.json").exists():
-        return open_source(load_from_disk(str(path)), repository.columns, split=repository.split)
+        saved = load_from_disk(str(path))
+        return open_source(saved, columns, split=repository.split)
+    _refuse_unused(repr(path.name), config=repository.config, revision=repository.revision or "auto")
     if tree := find_tree(path):
-        return TreeSource(path, tree)
-    return FolderSource(_pick_folder(path, repository.split))
+        _refuse_unused(repr(path.name), split=repository.split)
+        return TreeSource(path, tree, columns.label)
+    if metadata := find_metadata(path):
+        _refuse_unused(repr(path.name), split=repository.split)
+        return open_table(metadata, columns)
+    if shards := sorted(file for file in path.iterdir() if is_archive(file)):
+        loose = [file.name for file in path.iterdir() if file not in shards and file.suffix.lower() in IMAGE_SUFFIXES]
+        if not loose:
+            return ArchiveSource(shards, path.name, columns.label)
+    if (name := pick_split([folder.name for folder in subfolders(path)], repository.split)) is not None:
+        inner = Repository(str(path / name), columns, "auto", repository.config, repository.revision)
+        return _open_folder(path / name, inner, layout)
+    _refuse_columns(columns, repr(path.name))
+    return FolderSource(path, columns.label)
+
+
+def _open_list(items: Sequence[Any], columns: Columns) -> ImageSource:
+    """The source of a list of images, or of archives."""
+    _refuse_columns(columns, "a list")
+    if items and all(isinstance(item, str | Path) and is_archive(item) for item in items):
+        return ArchiveSource([Path(item).expanduser() for item in items], "list", columns.label)
+    if columns.label not in ("auto", None):
+        raise DataError(f"label_column={columns.label!r}, but a list has no labels; pass a Dataset or a csv file")
+    return ImageList(items)
+
+
+def _open_streaming(repository: Repository, limit: int | None, window: int) -> ImageSource:
+    """The rows of a repository, downloaded when they are shown."""
+    dataset, count = repository.stream()
+    return IterableSource(dataset, repository.name, repository.columns, limit or count, window)
 
 
 def _open_dataset(dataset: Any, columns: Columns, limit: int | None, window: int) -> ImageSource:
@@ -69,27 +153,34 @@ def _open_dataset(dataset: Any, columns: Columns, limit: int | None, window: int
     if isinstance(dataset, Dataset):
         return _open_rows(dataset, _dataset_name(dataset), columns)
     if not isinstance(dataset, IterableDataset):
-        raise DataError(
-            f"source is an object of type {type(dataset).__name__}; pass a Dataset, a path to parquet or images, or a "
-            "Hub id"
-        )
-    if limit is None or limit < 1:
-        raise DataError(
-            f"limit={limit} and a streaming source, whose length is unknown; pass limit=, images of each domain"
-        )
+        raise DataError(f"source is an object of type {type(dataset).__name__}; {_ALLOWED}")
     return IterableSource(dataset, _dataset_name(dataset), columns, limit, window)
 
 
-def _open_rows(dataset: Any, name: str, columns: Columns) -> ImageSource:
+def _open_rows(dataset: Any, name: str, columns: Columns, root: Path = Path()) -> ImageSource:
     """The source of a Dataset: with domains if its rows name a corruption and a severity."""
-    return split_by_columns(dataset, name, columns) or RowSource(dataset, name, columns)
+    return split_by_columns(dataset, name, columns) or RowSource(dataset, name, columns, root)
+
+
+def _refuse_unused(what: str, **options: str) -> None:
+    """Refuse an option that this source cannot follow."""
+    for name, value in options.items():
+        if value != "auto":
+            raise DataError(f"{name}={value!r}, but {what} has no {name}s to choose from; leave {name} at 'auto'")
+
+
+def _refuse_columns(columns: Columns, what: str) -> None:
+    if columns.image != "auto":
+        raise DataError(f"image_column={columns.image!r}, but {what} has no columns; leave it at 'auto'")
 
 
 def _looks_like_path(source: str) -> bool:
-    """True for a string that was meant as a path: a Hub id has at most one slash and no suffix."""
+    """True for a string that was meant as a path: a Hub id has at most one slash and no suffix of a file."""
     if "{corruption}" in source:
         return False
-    return source.startswith((".", "/", "~")) or source.count("/") > 1 or source.endswith((".parquet", ".arrow"))
+    suffixes = (".parquet", ".arrow", *TABLES, *VIDEOS, *IMAGE_SUFFIXES)
+    is_file = source.lower().endswith(suffixes) or is_archive(source) or glob.has_magic(source)
+    return source.startswith((".", "/", "~")) or source.count("/") > 1 or is_file
 
 
 def _holds_parquet(folder: Path) -> bool:
@@ -97,11 +188,8 @@ def _holds_parquet(folder: Path) -> bool:
     return any(any(folder.glob(pattern)) for pattern in ("*.parquet", "*/*.parquet", "*/*/*/*.parquet"))
 
 
-def _pick_folder(root: Path, split: str) -> Path:
-    """`root`, or the folder of a split in it."""
-    names = [folder.name for folder in subfolders(root)]
-    is_split = bool(names) and {*SPLITS, "train"}.issuperset(names)
-    return root / pick_name("split", names, split, SPLITS) if is_split or split != "auto" else root
+def _type_name(source: Any) -> str:
+    return f"a {type(source).__name__}"
 
 
 def _dataset_name(dataset: Any) -> str:

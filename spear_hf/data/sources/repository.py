@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spear_hf.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 from spear_hf.data.domains import Domain
+from spear_hf.data.sources.arrays import ArraySource
 from spear_hf.data.sources.columns import Columns
 from spear_hf.data.sources.dataset_rows import DomainRowSource, RowSource, domain_of, plain_name, split_by_columns
-from spear_hf.data.sources.files_on_disk import ArraySource
 from spear_hf.data.sources.image_source import ImageSource
 from spear_hf.errors import DataError
 from spear_hf.utils.validation import first_line
 
 if TYPE_CHECKING:
-    from datasets import Dataset
+    from datasets import Dataset, IterableDataset
 
 SPLITS = ("test", "validation", "val", "valid", "eval")  # in the order of "auto"; "train" only if there is no other
 KNOWN_CORRUPTIONS = (*CORRUPTIONS, *EXTRA_CORRUPTIONS)
@@ -70,6 +70,17 @@ class Repository:
         from datasets import load_dataset
 
         return _ask(load_dataset, self.path, config, split=split, revision=self.revision)
+
+    def stream(self) -> tuple["IterableDataset", int | None]:
+        """One split that is downloaded when it is read, and its number of rows if the repository tells it."""
+        from datasets import load_dataset, load_dataset_builder
+
+        config = pick_name("config", self.configs, self.config, ())
+        split = pick_name("split", self.splits(config), self.split, SPLITS)
+        info = _ask(load_dataset_builder, self.path, config, revision=self.revision).info
+        told = (info.splits or {}).get(split)
+        dataset = _ask(load_dataset, self.path, config, split=split, revision=self.revision, streaming=True)
+        return dataset, None if told is None else told.num_examples or None
 
 
 def pick_name(what: str, names: list[str], wanted: str, usual: tuple[str, ...]) -> str:

@@ -10,7 +10,7 @@ from spear_hf.data.corruptions import (
     corrupt,
     sample_rng,
 )
-from spear_hf.data.corruptions.constants import STRENGTHS, at_severity
+from spear_hf.data.corruptions.constants import STRENGTHS, at_severity, resolve_preset
 from spear_hf.errors import DataError
 from tests.data.corruptions.scenes import scene
 
@@ -47,11 +47,11 @@ def test_severities_outside_0_to_5_are_refused(severity: float) -> None:
         corrupt(scene(32, 0), "fog", severity, rngs("fog", 1)[0])
 
 
-def test_a_size_without_constants_must_name_its_preset() -> None:
-    with pytest.raises(
-        DataError, match=r"28x28 pixels, but constants exist for 224x224 \(imagenet\).*preset='imagenet'"
-    ):
-        corrupt(scene(32, 0)[:28, :28], "fog", 5, rngs("fog", 1)[0])
+def test_any_size_takes_the_constants_of_the_nearest() -> None:
+    image = scene(32, 0)[:28, :28]
+    auto, named = (corrupt(image, "contrast", 5, rngs("contrast", 1)[0], preset) for preset in ("auto", "cifar"))
+    assert (auto == named).all()
+    assert [resolve_preset("auto", 100, side).name for side in (20, 90, 130)] == ["cifar", "tiny", "tiny"]
     with pytest.raises(DataError, match="'imagenette' is not one of imagenet, cifar, tiny"):
         corrupt(scene(32, 0), "fog", 5, rngs("fog", 1)[0], "imagenette")
 

@@ -13,7 +13,7 @@ from PIL import Image as PILImage
 
 from spear_hf.data.load_stream import load_stream
 from spear_hf.errors import DataError
-from tests.builders import picture_rows, pictures, write_pictures
+from tests.builders import picture_rows, pictures, shuffled_stream, write_pictures
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* is sorted by class", "ignore:Specifying null_placement")
 
@@ -36,7 +36,8 @@ def test_a_streaming_dataset_gives_the_same_images_as_a_stored_one() -> None:
 
 @pytest.mark.parametrize("workers", [0, 2, pytest.param(1, marks=pytest.mark.slow)])
 def test_windows_are_shuffled_in_themselves_for_any_workers(workers: int) -> None:
-    stream = load_stream(as_iterable(), corruptions="fog, snow", limit=11, window=4, batch_size=3, num_workers=workers)
+    options = {"limit": 11, "window": 4, "batch_size": 3, "num_workers": workers}
+    stream = shuffled_stream(as_iterable(), corruptions="fog, snow", **options)
     index = torch.cat([batch["index"] for batch in stream]).tolist()
     assert [sorted(part) for part in (index[:4], index[4:8], index[8:11])] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
     assert index[:11] == index[11:]
@@ -51,9 +52,8 @@ def test_a_batch_of_a_streaming_dataset_needs_no_batch_before_it() -> None:
         assert fresh().batch(number)["pixel_values"].equal(batch["pixel_values"])
 
 
-def test_a_streaming_dataset_needs_a_limit_and_meets_it() -> None:
-    with pytest.raises(DataError, match="limit=None and a streaming source, whose length is unknown"):
-        load_stream(as_iterable())
+def test_a_streaming_dataset_is_counted_unless_it_has_a_limit_and_meets_it() -> None:
+    assert [name for batch in load_stream(as_iterable()) for name in batch["names"]] == [str(i) for i in range(N)]
     with pytest.raises(DataError, match=r"limit=20, but dataset ended after 12 images; pass limit=12 or less"):
         load_stream(as_iterable(), limit=20)
 
@@ -76,7 +76,7 @@ def test_names_as_labels_of_a_streaming_dataset_are_refused() -> None:
 def test_a_streaming_dataset_sorted_by_class_warns() -> None:
     dataset = picture_rows().sort("label").to_iterable_dataset()
     with pytest.warns(UserWarning, match="shuffled in windows only: load it without streaming=True"):
-        load_stream(dataset, limit=N, corruptions="fog")
+        load_stream(dataset, limit=N, corruptions="fog", shuffle=True)
 
 
 @pytest.mark.parametrize("protocol", ["mixed", "correlated"])

@@ -9,7 +9,7 @@ from PIL import Image
 
 from spear_hf.data.load_stream import load_stream
 from spear_hf.errors import DataError
-from tests.builders import picture_rows
+from tests.builders import picture_rows, write_pictures
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* is sorted by class", "ignore:Specifying null_placement")
 
@@ -36,7 +36,7 @@ def test_a_dataset_dict_is_read_at_its_test_split() -> None:
 
 
 def test_a_missing_path_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"gone' does not exist; pass a parquet file, a folder"):
+    with pytest.raises(DataError, match=r"gone' does not exist; pass a folder of images"):
         load_stream(tmp_path / "gone")
     with pytest.raises(DataError, match=r"'gone\.parquet' does not exist"):
         load_stream("./gone.parquet")
@@ -44,18 +44,21 @@ def test_a_missing_path_is_named(tmp_path: Path) -> None:
 
 def test_an_empty_folder_and_an_empty_dataset_are_refused(tmp_path: Path) -> None:
     (tmp_path / "ant").mkdir()
-    with pytest.raises(DataError, match=r"class folders ant of .* hold no image file"):
+    with pytest.raises(DataError, match=r"holds no image file \(.*pass the folder of the images"):
+        load_stream(tmp_path)
+    write_pictures(tmp_path / "bee", 1)
+    with pytest.raises(DataError, match=r"class folders ant of .* hold no image file; remove them, or pass label_c"):
         load_stream(tmp_path)
     with pytest.raises(DataError, match="has no rows; pass a source with images"):
         load_stream(Dataset.from_dict({"image": []}))
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "data.csv").write_text("a,b")
-    with pytest.raises(DataError, match=r"'data\.csv' is not a parquet file; pass one"):
-        load_stream(tmp_path / "data.csv")
+    (tmp_path / "data.xls").write_text("a,b")
+    with pytest.raises(DataError, match=r"1 of 1 files are no images \(data\.xls\); pass a folder"):
+        load_stream(tmp_path / "data.xls")
 
 
 def test_an_object_that_is_no_source_is_refused() -> None:
-    with pytest.raises(DataError, match="source is an object of type int; pass a Dataset"):
+    with pytest.raises(DataError, match="source is an object of type int; pass a folder"):
         load_stream(3)
