@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
 import typer
 
 from spear_hf.cli.expand import about
-from spear_hf.cli.refusals import INTERRUPTED
+from spear_hf.cli.refusals import INTERRUPTED, at_the_end
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -119,8 +118,7 @@ class ResumableRunOptions(RunOptions):
         folder = RunFolder(self.output, model, is_main=is_main)
         if is_main:
             folder.lock()
-            if (context := click.get_current_context(silent=True)) is not None:
-                context.call_on_close(folder.unlock)
+            at_the_end(folder.unlock)
             if self.fresh:
                 folder.clear()
         return folder

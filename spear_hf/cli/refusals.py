@@ -7,7 +7,7 @@ Exit codes: 0 done; 1 an unexpected error, with its traceback, or a failing serv
 import re
 import sys
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -52,6 +52,19 @@ def in_flags(message: str, options: Collection[str]) -> str:
     return _ARGUMENT.sub(flag, message)
 
 
+_ENDINGS: list[Callable[[], object]] = []
+
+
+def at_the_end(function: Callable[[], object]) -> None:
+    """Call a function when the command that runs ends, however it ends.
+
+    >>> with errors_as_exit_codes(None):
+    ...     at_the_end(lambda: print("unlocked"))
+    unlocked
+    """
+    _ENDINGS.append(function)
+
+
 @contextmanager
 def errors_as_exit_codes(context: Any) -> Iterator[None]:
     """An error that the user can act on ends in one line on stderr instead of a traceback.
@@ -82,6 +95,9 @@ def errors_as_exit_codes(context: Any) -> Iterator[None]:
         if code is None:
             raise
         raise _exit(error, code, context, hint) from error
+    finally:
+        while _ENDINGS:
+            _ENDINGS.pop()()
 
 
 def _code_of(error: Exception) -> tuple[int | None, str]:

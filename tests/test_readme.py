@@ -1,0 +1,67 @@
+"""Every block of the README runs as it is pasted, in its order, in a copy of the repository's root."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import OFFLINE, ROOT
+
+BLOCKS = re.findall(r"^```(bash|python)\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S | re.M)
+FEWER = {
+    r"python3 -m venv \.venv && ": "",  # the tests run in an environment already
+    r"\.venv/bin/pip install [^&]*&& ": "",
+    r"^source .*\n": "",
+    r"^pip install .*\n": "",
+    r"(examples/adapt\.py)\n": r"\1 --limit 64\n",  # of 1,024 images of each corruption, which take ten minutes
+}
+"""What a block is spared here; `.ci/run`, which sets up the tests themselves, is left out."""
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the blocks read, and `python` and `spear-hf` of this environment on the path."""
+    root = tmp_path_factory.mktemp("readme")
+    for name in ("examples", "hub_cards", "benchmarks"):
+        (root / name).symlink_to(ROOT / name)
+    (root / ".venv" / "bin").mkdir(parents=True)
+    for name in ("python", "torchrun"):
+        script = root / ".venv" / "bin" / name
+        module = " -m torch.distributed.run" if name == "torchrun" else ""
+        script.write_text(f'#!/bin/sh\nexec {sys.executable}{module} "$@"\n')
+        script.chmod(0o755)
+    command = root / ".venv" / "bin" / "spear-hf"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m spear_hf "$@"\n')
+    command.chmod(0o755)
+    return root
+
+
+def run(root: Path, words: list[str]) -> str:
+    path = f"{root / '.venv' / 'bin'}:{os.environ['PATH']}"
+    done = subprocess.run(words, cwd=root, env=OFFLINE | {"PATH": path}, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    return done.stdout
+
+
+def test_the_readme_has_two_commands_first_and_then_the_everyday_job() -> None:
+    text = "\n".join(block for _, block in BLOCKS[:3])
+    assert BLOCKS[0][1].endswith("examples/adapt.py\n")
+    assert BLOCKS[1][1] == ".ci/run\n"
+    assert "spear-hf adapt examples/fashion_mnist/resnet foggy/fog/5" in text
+
+
+@pytest.mark.slow
+def test_every_block_runs_as_it_is_pasted(root: Path) -> None:
+    python = "\n".join(block for kind, block in BLOCKS if kind == "python")
+    outputs = []
+    for kind, block in BLOCKS:
+        if kind == "bash" and block != ".ci/run\n":
+            commands = block
+            for pattern, fewer in FEWER.items():
+                commands = re.sub(pattern, fewer, commands, flags=re.M)
+            outputs.append(run(root, ["bash", "-c", f"set -euo pipefail\n{commands}"]))
+    assert "mean" in outputs[0]  # the table of the main job
+    run(root, [sys.executable, "-c", python])
