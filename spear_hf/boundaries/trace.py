@@ -115,7 +115,8 @@ class Trace:
 
     def __init__(self, model: nn.Module, inputs: ProbeInputs) -> None:
         self.model = model
-        self.modules = dict(model.named_modules())
+        scripted = torch.jit.ScriptModule  # takes no hook, so that no boundary is in or around it
+        self.modules = {path: m for path, m in model.named_modules() if not isinstance(m, scripted)}
         recorder = _Recorder({module: path for path, module in self.modules.items()})
         with held_still(model), ExitStack() as stack:
             for module in self.modules.values():

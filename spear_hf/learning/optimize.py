@@ -12,6 +12,8 @@ from spear_hf.learning.record import NON_FINITE_GRADIENT, NON_FINITE_LOSS
 from spear_hf.learning.stream_state import AdamMoments, Learned
 from spear_hf.utils.distributed import ProcessGroup
 
+ABSURD = 1e6  # of a loss in nats for a scale or a shift
+
 Gradients = Sequence[Tensor | None]
 """One for each parameter; None if the loss does not depend on it."""
 
@@ -115,14 +117,16 @@ def descend(loss: Tensor, optimizer: torch.optim.Optimizer) -> str | None:
 
 
 def are_finite(found: Gradients) -> bool:
-    """Whether every number in these gradients is finite; None counts as finite.
+    """Whether every number in these gradients is finite, and none is absurd; None counts as finite.
+
+    Adam would remember the square of one absurd gradient for thousands of steps, and hardly move in them.
 
     >>> import torch
     >>> from spear_hf.learning.optimize import are_finite
     >>> are_finite([torch.ones(2), None]), are_finite([torch.tensor([float("inf")])])
     (True, False)
     """
-    return all(bool(torch.isfinite(g).all()) for g in found if g is not None)
+    return all(bool((g.abs() < ABSURD).all()) for g in found if g is not None)
 
 
 def adam_steps(

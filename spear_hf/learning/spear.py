@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from spear_hf.backbones.fingerprint import KnownBase
 from spear_hf.config import SpearConfig, differences
 from spear_hf.errors import CheckpointError, ConfigError, InputError, LaunchError
+from spear_hf.learning.first_step import refuse_other_ranks
 from spear_hf.learning.objective import Losses, should_adapt, spear_loss
-from spear_hf.learning.optimize import adam_steps, gradients, update
+from spear_hf.learning.optimize import adam_steps, are_finite, gradients, update
 from spear_hf.learning.record import BUDGET, CONFIDENT, NON_FINITE_GRADIENT, NON_FINITE_LOGITS, StepRecord, loss_fields
 from spear_hf.learning.statistics_memory import StreamStatistics
 from spear_hf.learning.steered_forward import Answered, SteeredForward, Values
@@ -110,6 +111,7 @@ class Spear:
             accelerator=accelerator,
         )
         self._base = KnownBase(self.model.base_model)
+        self._is_compared = self.processes.count == 1
         channels = self._forward.norms.total
         self.stream = AdapterStream(self.config, self.model, self.adapter_name, self._base, channels)
         self.streams = Streams(self._new_state, max_streams_in_memory, streams_folder)
@@ -160,8 +162,10 @@ class Spear:
             (B, K) logits, detached: the answer, before this batch was learned from.
 
         Raises:
-            InputError: empty, not float, or not finite, on this process or another; or names that are not as many as
-                images. Nothing was learned on any.
+            InputError: empty, not float, or not finite, on this process or another; names that are not as many as
+                images; or, at the first step, outputs that are probabilities, or that no gradient comes through.
+                Nothing was learned on any.
+            LaunchError: at the first step, a process with another configuration, base or adapter.
         """
         x = pixels_of(x, pixel_values)
         with torch.inference_mode(False), torch.enable_grad():
@@ -169,6 +173,7 @@ class Spear:
             self._check_active()
             if streams is None:
                 x, shard = validate_batch(x, self.processes)
+                self._compare_ranks()
                 with self.stream.lock:
                     answer = self._answer_and_learn(StreamBatch(x, shard, [self.stream]))
                     self.last = self.stream.last
@@ -179,6 +184,12 @@ class Spear:
                 answer = self._answer_and_learn(StreamBatch(x, local_shard(len(x)), states, index))
                 self.last = {n: s.last for n, s in zip(names, states, strict=True) if s.last is not None}
             return answer
+
+    def _compare_ranks(self) -> None:
+        """At the first step: raise LaunchError on every process where they do not learn the same thing."""
+        if not self._is_compared:
+            refuse_other_ranks(self.processes, self._configuration(), self._base(), self.stream.rsp)
+            self._is_compared = True
 
     def _answer_and_learn(self, batch: StreamBatch) -> Tensor:
         """One step of every stream in the batch."""
@@ -309,7 +320,7 @@ class Spear:
                 return [update(total, own.optimizer, self.processes, scaler, lock=VALUES)]
             found = torch.cat([g for g in gradients(total, list(values.values())) if g is not None], -1)
         found = found[None] if found.dim() == 1 else found[torch.tensor(rows)]
-        finite = torch.isfinite(found).all(1).tolist()
+        finite = [are_finite([each]) for each in found]
         moved = [i for i, fine in enumerate(finite) if fine]
         betas = self.config.adam_beta1, self.config.adam_beta2
         after = adam_steps([states[i].learned for i in moved], found[moved], [rates[i] for i in moved], betas)

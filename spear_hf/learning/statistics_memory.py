@@ -19,6 +19,8 @@ from spear_hf.steering.mixing import batch_norms, mixed_statistics
 from spear_hf.steering.moments import batch_statistics, grouped_statistics
 from spear_hf.utils.distributed import BatchShard
 
+ABSURD = 1e6  # no batch norm has inputs of this size
+
 MIXED, BATCH_ONLY = False, True
 """The two ways of Eq. 10: batch statistics mixed into the source's, or in their place (alpha 1)."""
 
@@ -279,7 +281,8 @@ class StreamStatistics:
             if not kept:
                 return [{} for _ in self.memories]
             mean, variance, weight = self._scattered(kept)
-        finite = torch.isfinite(mean) & torch.isfinite(variance)  # an overflow is not remembered
+        # neither an overflow nor what one absurd pixel (1e20) makes of a batch is remembered
+        finite = (mean.abs() < ABSURD) & (variance < ABSURD**2)
         if not bool(finite.all()):
             spoilt = torch.zeros_like(weight).index_add_(
                 1, self.layout.layer_of_channel, (~finite).cpu().to(weight.dtype)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from spear_hf.config import SpearConfig
+from spear_hf.learning.first_step import refuse_no_gradient, refuse_probabilities
 from spear_hf.learning.objective import batch_means
 from spear_hf.learning.record import CONFIDENT
 from spear_hf.learning.statistics_memory import NormLayout, Remembered, ReplayedStatistics, StreamStatistics
@@ -72,6 +73,7 @@ class SteeredForward:
         self.lean, self.sync_batch_stats, self.accelerator = lean, sync_batch_stats, accelerator
         self.norms = NormLayout(model.base_model)
         self._local = threading.local()
+        self._is_checked = False  # whether a forward with gradients has shown that there is something to learn from
 
     # --- one forward -----------------------------------------------------------------------------------------------
 
@@ -87,7 +89,12 @@ class SteeredForward:
         autocast = nullcontext() if self.accelerator is None else self.accelerator.autocast()
         self._local.context = context = self.context(batch, values, statistics)
         with self.model.steering(context), autocast:
-            return logits_of(self.call(batch.x))[: batch.shard.local]
+            logits = logits_of(self.call(batch.x))
+        if not self._is_checked and torch.is_grad_enabled():
+            refuse_probabilities(logits)
+            refuse_no_gradient(logits, values, self.model.base_model)
+            self._is_checked = True
+        return logits[: batch.shard.local]
 
     @contextmanager
     def backward_context(self) -> Iterator[None]:

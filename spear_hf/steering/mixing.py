@@ -33,9 +33,25 @@ def batch_norms(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """
     for name, module in model.named_modules():
         mean, variance = getattr(module, "running_mean", None), getattr(module, "running_var", None)
+        if isinstance(module, torch.jit.ScriptModule):  # it takes no hook; `scripted_batch_norms` lists these
+            continue
         carries = isinstance(mean, Tensor) and isinstance(variance, Tensor) and hasattr(module, "eps")
         if carries and not isinstance(module, nn.modules.instancenorm._InstanceNorm):
             yield name, module
+
+
+def scripted_batch_norms(model: nn.Module) -> list[str]:
+    """The BatchNorm layers in scripted parts of a model, whose statistics cannot be mixed.
+
+    >>> from torch import nn
+    >>> scripted_batch_norms(nn.Sequential(nn.BatchNorm2d(8)))
+    []
+    """
+    return [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, torch.jit.ScriptModule) and isinstance(getattr(module, "running_mean", None), Tensor)
+    ]
 
 
 class AlphaMixing:

@@ -6,6 +6,7 @@ Calling a SpearModel never learns; `Spear.step` does.
 
 import copy
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -23,7 +24,7 @@ from spear_hf.errors import AdapterNotFoundError, AdapterSaveError, ConfigError,
 from spear_hf.steering.classifier import refuse_no_classifier
 from spear_hf.steering.context import VALUES, AdapterChoice, Pair, Steering, SteeringContext
 from spear_hf.steering.hooks import Attachment, refuse_unsteerable
-from spear_hf.steering.mixing import batch_norms
+from spear_hf.steering.mixing import batch_norms, scripted_batch_norms
 from spear_hf.steering.rsp import RSP, Adapters
 from spear_hf.utils.distributed import BatchShard
 
@@ -116,6 +117,12 @@ class SpearModel(nn.Module):
         self._grouping = (config.num_groups, config.stem)
         self._steering = Steering()
         self.has_batch_norms = any(True for _ in batch_norms(base))
+        if config.alpha > 0 and (scripted := scripted_batch_norms(base)):
+            warnings.warn(
+                f"{len(scripted)} BatchNorm layers ({scripted[0]}, ...) are scripted, so alpha={config.alpha:g} mixes "
+                "no batch statistics into them; steer the model before torch.jit.script, or choose alpha=0",
+                stacklevel=3,
+            )
         self._attachment = Attachment(base, found, self._steering)
         self._add(adapter_name, config, chosen)
         self.set_adapter(adapter_name)

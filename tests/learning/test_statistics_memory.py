@@ -1,3 +1,4 @@
+import copy
 import math
 
 import pytest
@@ -141,3 +142,18 @@ def test_adapters_of_different_memory_do_not_act_together(net: nn.Module) -> Non
 def test_a_negative_memory_is_refused() -> None:
     with pytest.raises(ConfigError, match="statistics_memory=-1 is not allowed"):
         SpearConfig(statistics_memory=-1)
+
+
+@pytest.mark.parametrize("pixel", [1e8, 1e20, 3e38])
+def test_a_finite_but_absurd_pixel_is_not_remembered(net: nn.Module, pixel: float) -> None:
+    """In statistics, in Adam's moments and in the classes: the batches after it are answered as if it had not come."""
+    tta, other = (learner(base, 64, hard_gate=False, diversity_memory=64) for base in (copy.deepcopy(net), net))
+    generator = torch.Generator().manual_seed(0)
+    for number in range(6):
+        x = torch.randn(8, 3, 32, 32, generator=generator)
+        spoilt = x.clone()
+        spoilt[0, 0, 3, 3] = pixel if number == 2 else x[0, 0, 3, 3]
+        answer, expected = tta.step(spoilt), other.step(x)
+        if number > 2:
+            torch.testing.assert_close(answer, expected, rtol=0.3, atol=0.3)
+    assert all(bool((m["exp_avg_sq"] < 1e3).all()) for m in tta.optimizer.state.values())
