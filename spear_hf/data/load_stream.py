@@ -24,6 +24,7 @@ from spear_hf.data.protocols import make_custom_plan, make_plan
 from spear_hf.data.rendering import make_recipe
 from spear_hf.data.schedule import Pool, Schedule
 from spear_hf.data.sources import MISSING, Columns, ImageSource, RowSource, open_source
+from spear_hf.data.sources.video import VideoSource
 from spear_hf.errors import DataError
 
 
@@ -132,13 +133,16 @@ def load_stream(
         column = getattr(opened, "label_column", None)
         where = f"column {column!r}: " if column else ""
         notes.append(where + describe_match(label_map, opened.classes, class_names, present))
-        _warn_if_sorted(opened, pool, labels)
+        _warn_if_sorted(opened, pool, labels, there)
     if schedule is not None:
         severities = severity if isinstance(severity, Sequence) else [severity]
         plan = make_custom_plan(pool, schedule, severities[0])
         _domains(opened, [str(domain) for domain in plan.domains], severity)
     else:
         plan = make_plan(protocol, pool, _domains(opened, corruptions, severity), labels, delta)
+    if num_workers and isinstance(opened, VideoSource):
+        num_workers = 0
+        notes.append("num_workers: 0, because the frames of a video are decoded in order by one process")
     recipe = make_recipe(opened, plan.domains, preset, seed, jpeg_quality, frost_dir)
     return ImageStream(
         opened,
@@ -207,15 +211,15 @@ def _labelled(source: ImageSource, labels: np.ndarray, skip_broken: bool) -> np.
         shown = ", ".join(source.locate(int(i), (source.held or (CLEAN,))[0]) for i in missing[:5])
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
         raise DataError(
-            f"{len(missing)} of {len(labels)} images have no label (an empty cell): {shown}{more}; fill them, "
+            f"{len(missing)} of {len(labels)} images have no label: {shown}{more}; fill them, "
             "pass label_column=None to go without labels, or skip_broken=True to leave the images out"
         )
     return labels != MISSING
 
 
-def _warn_if_sorted(source: ImageSource, pool: Pool, labels: np.ndarray) -> None:
+def _warn_if_sorted(source: ImageSource, pool: Pool, labels: np.ndarray, there: np.ndarray) -> None:
     """Warn of batches of a single class: they mislead every method that learns from the mean prediction."""
-    if not pool.shuffle and is_monotone(labels[pool.order()[: len(labels)]]):
+    if not pool.shuffle and is_monotone(labels[: pool.limit][there[: pool.limit]]):
         way_out = "pass shuffle=True"
     elif source.window is not None and (is_monotone(labels) or len(np.unique(labels)) == 1 < len(labels)):
         way_out = "a streaming source is shuffled in windows only: load it without streaming=True"

@@ -89,6 +89,10 @@ class ArchiveSource:
     def __getstate__(self) -> dict[str, Any]:  # an open file cannot be pickled
         return vars(self) | {"_open": {}}
 
+    def __del__(self) -> None:
+        for file in getattr(self, "_open", {}).values():
+            file.close()
+
     def labels(self, ids: np.ndarray, domain: Domain) -> np.ndarray | None:
         """(n,) int64, or None without class folders and .cls files."""
         return None if self._labels is None else self._labels[ids]
@@ -96,7 +100,7 @@ class ArchiveSource:
     def names(self, ids: np.ndarray, domain: Domain) -> list[str]:
         """The names of the members, after that of the archive if there are several."""
         several = len(self._archives) > 1
-        found = [self._members[i] for i in ids.tolist()]
+        found = [(number, member.removeprefix("./")) for number, member in (self._members[i] for i in ids.tolist())]
         return [f"{self._archives[number].name}/{member}" if several else member for number, member in found]
 
     def read(self, ids: np.ndarray, domain: Domain) -> list[Encoded]:
@@ -106,7 +110,7 @@ class ArchiveSource:
     def locate(self, sample_id: int, domain: Domain) -> str:
         """The archive and the member."""
         number, member = self._members[sample_id]
-        return f"{self._archives[number].name}/{member}"
+        return f"{self._archives[number].name}/{member.removeprefix('./')}"
 
     def describe(self) -> dict[str, Any]:
         """Number of images and archives."""

@@ -62,6 +62,7 @@ class RowSource:
         if len(dataset) == 0:
             raise DataError(f"{name} has no rows; pass a source with images")
         self.name = name
+        self.notes: list[str] = []
         self.image_column = find_image_column(dataset.features, columns.image)
         self.label_column = find_label_column(dataset.features, columns)
         self.commit = _commit_of(dataset)
@@ -92,9 +93,10 @@ class RowSource:
         return None if self._labels is None else self._labels[self._at(ids)]
 
     def names(self, ids: np.ndarray, domain: Domain) -> list[str]:
-        """The paths in the image column if every row has one of its own, otherwise the numbers of the rows."""
+        """The paths in the image column if no two rows have the same, otherwise the numbers of the rows."""
         rows = self._at(ids).tolist()
-        return [str(row) for row in rows] if self._paths is None else [self._paths[row] for row in rows]
+        paths = self._paths
+        return [str(row) if paths is None else paths[row] or str(row) for row in rows]
 
     def read(self, ids: np.ndarray, domain: Domain) -> list[Encoded]:
         """The images of the rows, as they are stored."""
@@ -134,8 +136,8 @@ class RowSource:
         return number_labels(cells, getattr(dataset.features[column], "names", None), column)
 
 
-def _own_paths(images: "Dataset", column: str) -> list[str] | None:
-    """The path of the image in each row, without the folder that all share; None if two rows have the same or none."""
+def _own_paths(images: "Dataset", column: str) -> list[str | None] | None:
+    """The path of the image in each row, without the folder that all share; None if two rows have the same."""
     from datasets import Image
 
     stored = images.data.table.column(column)  # memory-mapped: the bytes of the images are not read
@@ -143,14 +145,17 @@ def _own_paths(images: "Dataset", column: str) -> list[str] | None:
         stored = compute.struct_field(stored, "path")  # pyright: ignore[reportAttributeAccessIssue]
     elif getattr(images.features[column], "dtype", None) != "string":
         return None
-    paths: list[str] = stored.to_pylist()
+    paths: list[str | None] = stored.to_pylist()
     if images._indices is not None:  # pyright: ignore[reportPrivateUsage]
         rows = images._indices.column(0).to_pylist()  # pyright: ignore[reportPrivateUsage]
         paths = [paths[row] for row in rows]
-    if not all(paths) or len(set(paths)) < len(paths):
+    there = [path for path in paths if path]
+    if not there or len(set(there)) < len(there):
         return None
-    shared = os.path.commonpath([os.path.dirname(path) for path in paths]) if all(map(os.path.isabs, paths)) else ""
-    return [Path(os.path.relpath(path, shared)).as_posix() for path in paths] if shared else paths
+    if not all(map(os.path.isabs, there)):
+        return paths
+    shared = os.path.commonpath([os.path.dirname(path) for path in there])
+    return [Path(os.path.relpath(path, shared)).as_posix() if path else None for path in paths]
 
 
 def _commit_of(dataset: "Dataset") -> str | None:

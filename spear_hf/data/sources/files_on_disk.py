@@ -57,7 +57,9 @@ class FolderSource:
             if "left out" in line or "beside" in line:
                 warnings.warn(line, stacklevel=5)
         filled = {file.parts[0] for file in self._files}
-        if self.classes and (empty := [folder.name for folder in subfolders(root) if folder.name not in filled]):
+        above = {root.resolve(), *root.resolve().parents}  # a link to one of these holds the same images again
+        folders = [folder.name for folder in subfolders(root) if folder.resolve() not in above]
+        if self.classes and (empty := [folder for folder in folders if folder not in filled]):
             raise DataError(
                 f"class folders {', '.join(empty[:5])} of {self.name!r} hold no image file; remove them, or pass "
                 "label_column=None to go without labels"

@@ -19,7 +19,7 @@ IMAGE_SUFFIXES = frozenset((
 ))  # fmt: skip
 SIDECARS = frozenset((
     ".txt", ".md", ".json", ".jsonl", ".csv", ".tsv", ".xml", ".yaml", ".yml", ".html", ".log", ".npy", ".npz",
-    ".parquet", ".arrow", ".ini", ".db", ".py", ".sh", ".lock", ".cls", ".zip", ".tar", ".gz", ".tgz",
+    ".parquet", ".arrow", ".ini", ".db", ".py", ".sh", ".lock", ".cls",
 ))  # fmt: skip
 _DATE = re.compile(r"(19|20)\d\d([-_. ]?[01]\d([-_. ]?[0-3]\d([-_. T]?[\d:.-]*)?)?)?")
 

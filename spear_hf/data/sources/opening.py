@@ -1,6 +1,7 @@
 """The source behind what a user names: a Dataset, a path, a list or a Hub id."""
 
 import glob
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,13 @@ from spear_hf.data.sources.archives import ArchiveSource, is_archive
 from spear_hf.data.sources.columns import Columns
 from spear_hf.data.sources.dataset_rows import RowSource, split_by_columns
 from spear_hf.data.sources.files_on_disk import FolderSource, TreeSource, find_tree, subfolders
-from spear_hf.data.sources.image_files import IMAGE_SUFFIXES, is_image
+from spear_hf.data.sources.image_files import IMAGE_SUFFIXES, is_image, list_images
 from spear_hf.data.sources.image_list import ImageList
 from spear_hf.data.sources.image_source import ImageSource
 from spear_hf.data.sources.iterable import IterableSource
 from spear_hf.data.sources.repository import SPLITS, Repository, has_arrays, open_repository, pick_name
 from spear_hf.data.sources.splits import pick_split
-from spear_hf.data.sources.tables import TABLES, find_metadata, open_table
+from spear_hf.data.sources.tables import TABLES, find_metadata, open_metadata, open_table
 from spear_hf.data.sources.video import VIDEOS, VideoSource
 from spear_hf.errors import DataError
 
@@ -99,7 +100,10 @@ def _open_files(files: list[Path], name: str, repository: Repository, layout: st
     if others:
         raise DataError(f"{len(others)} of {len(files)} files are no images ({', '.join(others[:3])}); {_ALLOWED}")
     _refuse_columns(columns, repr(name))
-    return ImageList(files, name)
+    if columns.label not in ("auto", None):
+        raise DataError(f"label_column={columns.label!r}, but {name!r} has no labels; pass the folder, or a table")
+    shared = Path(os.path.commonpath([file.parent for file in files]))
+    return ImageList(files, name, [file.relative_to(shared).as_posix() for file in files])
 
 
 def _open_folder(path: Path, repository: Repository, layout: str) -> ImageSource:
@@ -107,7 +111,14 @@ def _open_folder(path: Path, repository: Repository, layout: str) -> ImageSource
     from datasets import load_from_disk
 
     columns = repository.columns
-    if layout != "auto" or has_arrays(repository) or _holds_parquet(path):
+    if layout != "auto" or has_arrays(repository):
+        return open_repository(repository, layout)
+    if _holds_parquet(path):
+        if images := list_images(path).images:
+            raise DataError(
+                f"{path.name!r} holds parquet files and {len(images)} images ({images[0]}, ...); pass the parquet "
+                "file, a pattern such as 'photos/**/*.jpg', or layout='plain' for the parquet files"
+            )
         return open_repository(repository, layout)
     if (path / "state.json").exists() or (path / "dataset_dict.json").exists():
         saved = load_from_disk(str(path))
@@ -118,12 +129,17 @@ def _open_folder(path: Path, repository: Repository, layout: str) -> ImageSource
         return TreeSource(path, tree, columns.label)
     if metadata := find_metadata(path):
         _refuse_unused(repr(path.name), split=repository.split)
-        return open_table(metadata, columns)
-    if shards := sorted(file for file in path.iterdir() if is_archive(file)):
-        loose = [file.name for file in path.iterdir() if file not in shards and file.suffix.lower() in IMAGE_SUFFIXES]
-        if not loose:
-            return ArchiveSource(shards, path.name, columns.label)
+        return open_metadata(metadata, columns)
+    shards = sorted(file for file in path.iterdir() if is_archive(file))
+    if shards and not list_images(path).images:
+        return ArchiveSource(shards, path.name, columns.label)
     if (name := pick_split([folder.name for folder in subfolders(path)], repository.split)) is not None:
+        loose = sorted(file.name for file in path.iterdir() if file.is_file() and file.suffix.lower() in IMAGE_SUFFIXES)
+        if loose:
+            raise DataError(
+                f"{len(loose)} images lie beside the split folders of {path.name!r} ({loose[0]}, ...); move them, or "
+                f"pass the folder of one split, such as {name!r}"
+            )
         inner = Repository(str(path / name), columns, "auto", repository.config, repository.revision)
         return _open_folder(path / name, inner, layout)
     _refuse_columns(columns, repr(path.name))

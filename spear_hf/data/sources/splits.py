@@ -39,5 +39,7 @@ def pick_split(folders: Sequence[str], wanted: str) -> str | None:
     if wanted in folders or None in meanings or len(set(meanings)) < len(meanings):
         return pick_name("split", list(folders), wanted, SPLITS)
     asked = wanted if wanted == "auto" else split_of(wanted) or wanted
+    if asked != "auto" and asked not in meanings:
+        return pick_name("split", list(folders), wanted, SPLITS)
     found = pick_name("split", [str(meaning) for meaning in meanings], asked, SPLITS)
     return folders[meanings.index(found)]

@@ -4,12 +4,13 @@ import csv
 import io
 import json
 import re
-from pathlib import Path
+import warnings
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from spear_hf.data.sources.columns import Columns
 from spear_hf.data.sources.dataset_rows import RowSource
-from spear_hf.data.sources.image_files import IMAGE_SUFFIXES
+from spear_hf.data.sources.image_files import IMAGE_SUFFIXES, list_images
 from spear_hf.errors import DataError
 
 TABLES = (".csv", ".tsv", ".jsonl", ".txt", ".lst")
@@ -65,9 +66,36 @@ def find_metadata(folder: Path) -> Path | None:
     True
     """
     for name in METADATA:
-        if (path := folder / name).is_file() and "file_name" in path.open(encoding="utf-8-sig").readline():
+        path = folder / name
+        if path.is_file() and "file_name" in path.read_text(encoding="utf-8-sig").partition("\n")[0]:
             return path
     return None
+
+
+def open_metadata(path: Path, columns: Columns) -> RowSource:
+    """The images that the metadata file of a folder names; images that it does not name are counted in the notes.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from spear_hf.data.sources.columns import Columns
+    >>> from spear_hf.data.sources.tables import open_metadata
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = (Path(folder) / "metadata.csv").write_text("file_name,label\\na.png,cat\\n")
+    ...     open_metadata(Path(folder) / "metadata.csv", Columns()).notes
+    []
+    """
+    table = _read(path)
+    named = {PurePosixPath(cell or "") for cell in table["file_name"]}
+    if columns.image == "auto":
+        columns = columns._replace(image="file_name")
+    source = open_table(path, columns)
+    if others := [image for image in list_images(path.parent).images if image not in named]:
+        shown = ", ".join(map(str, others[:3])) + (f", and {len(others) - 3} more" if len(others) > 3 else "")
+        source.notes.append(
+            f"{path.name}: {len(others)} images of the folder are not named in it and left out ({shown})"
+        )
+        warnings.warn(source.notes[-1], stacklevel=6)
+    return source
 
 
 def _read(path: Path) -> dict[str, list[str | None]]:

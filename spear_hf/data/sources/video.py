@@ -17,7 +17,8 @@ VIDEOS = (".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".ts
 class VideoSource:
     """The frames of a video in order; the sample id is the number of the frame.
 
-    Frames are decoded from the start, a window at a time. An earlier frame is decoded from the start again.
+    Frames are decoded from the start, a window at a time. An earlier frame is decoded from the start again. A stream
+    reads them in its own process: the threads of a decoder do not survive a fork.
 
     Args:
         path: the file.
