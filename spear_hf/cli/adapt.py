@@ -3,6 +3,7 @@
 import copy
 import sys
 from collections.abc import Collection
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,6 +13,7 @@ from spear_hf.cli.app import AsJson, Images, ModelName, print_json, print_table
 from spear_hf.cli.expand import expanded
 from spear_hf.cli.image_options import ImageOptions
 from spear_hf.cli.options import ResumableRunOptions, WeightOptions
+from spear_hf.cli.refusals import in_flags
 from spear_hf.config import SpearConfig
 
 if TYPE_CHECKING:
@@ -83,7 +85,7 @@ def adapt(
         folder.keep_clean(clean_along(steered, folder.learned, pristine, clean, accelerator=accelerator))
     if accelerator.is_main_process:
         title = f"{Path(model).name}, {images.protocol}, batch {images.batch_size}"
-        _show(report, title, running, answers.finish(), adapters, stream, as_json=as_json)
+        _show(report, title, running, answers.finish(), adapters, as_json=as_json)
 
 
 @expanded()
@@ -129,7 +131,7 @@ def evaluate(
     report = running.evaluate(methods, stream, folder, accelerator=accelerator, provenance=facts, **called)
     if accelerator.is_main_process:
         folder.finish(report)
-        _show(report, f"{Path(model).name}, frozen", running, answers.finish(), [], stream, as_json=as_json)
+        _show(report, f"{Path(model).name}, frozen", running, answers.finish(), [], as_json=as_json)
 
 
 def _label(source: str, taken: Collection[str]) -> str:
@@ -153,7 +155,6 @@ def _show(
     running: ResumableRunOptions,
     answers: Path,
     adapters: list[Path],
-    stream: Any,
     *,
     as_json: bool,
 ) -> None:
@@ -169,8 +170,11 @@ def _show(
         print(f"answers and errors over {only} (--restrict-classes)")
     for method, steps in report.adaptation.items():
         print(f"{method} steps: " + ", ".join(f"{count} {why}" for why, count in steps.items()))
-    if skipped := len(stream.skipped):
-        print(f"left out {skipped} images that could not be read")
+    for note in report.provenance.get("notes", ()):
+        print(in_flags(note, [field.name for field in fields(ImageOptions)]))
+    if left_out := report.provenance.get("left_out", ()):
+        more = f" and {len(left_out) - 5} more" if len(left_out) > 5 else ""
+        print(f"left out {len(left_out)} images that could not be read: {', '.join(left_out[:5])}{more}")
     print(f"answers  {answers}, {report.images} images")
     for path in adapters:
         print(f"adapter  {path}")

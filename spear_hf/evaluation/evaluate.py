@@ -168,7 +168,8 @@ def evaluate(
     described = stream.describe() if hasattr(stream, "describe") else {"kind": type(stream).__name__}
     machine = {"device": str(device or "where the images were"), "versions": versions()}
     parameters = {name: sum(p.numel() for p in method.parameters()) for name, method in methods.items()}
-    return metrics.report({"stream": described} | machine | facts, parameters)
+    told = {"notes": list(getattr(stream, "notes", ())), "left_out": list(getattr(stream, "skipped_names", ()))}
+    return metrics.report({"stream": described} | told | machine | facts, parameters)
 
 
 def _check_stream(stream: Any, processes: ProcessGroup, checkpoint: Any) -> None:

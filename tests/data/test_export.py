@@ -13,9 +13,10 @@ from PIL import Image
 
 from spear_hf.data.export import write_corrupted
 from spear_hf.data.image_stream import ImageStream
+from spear_hf.data.load_stream import load_stream
 from spear_hf.data.processor import load_processor
 from spear_hf.errors import DataError
-from tests.builders import shuffled_stream
+from tests.builders import picture_rows, shuffled_stream
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* is sorted by class")
 
@@ -104,3 +105,12 @@ def test_streams_that_are_no_copies_are_refused(tmp_path: Path) -> None:
         write_corrupted(small(), tmp_path / "copy", layout="tar")
     with pytest.raises(DataError, match=r"holds severities 1 to 5, the stream has .*contrast"):
         write_corrupted(small(severity=[1, 3]), tmp_path / "copy", layout="npy")
+
+
+@pytest.mark.parametrize("names", [["a/b", "a_b", "c"], ["..", "dog"], [".hidden", "50%2F"], ["T-shirt/top", "x."]])
+def test_no_class_of_an_image_folder_is_lost_or_merged(tmp_path: Path, names: list[str]) -> None:
+    features = Features({"image": ImageFeature(), "label": ClassLabel(names=names)})
+    rows = picture_rows(6, seed=1).map(lambda row: {"label": row["label"] % len(names)}).cast(features)
+    write_corrupted(shuffled_stream(rows, corruptions="fog"), tmp_path / "copy", layout="imagefolder", progress=False)
+    copy = load_stream(tmp_path / "copy", corruptions="fog", class_names=names)
+    assert sorted(copy.batch(0)["labels"].tolist()) == sorted(rows["label"])  # pyright: ignore[reportOptionalMemberAccess]
