@@ -133,7 +133,7 @@ def _from_name(name: str, pretrained: bool, num_classes: int | None) -> nn.Modul
 def _from_timm(name: str, pretrained: bool, num_classes: int | None) -> nn.Module:
     import timm
 
-    head = {} if num_classes is None else {"num_classes": num_classes}
+    head: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
     return timm.create_model(name, pretrained=pretrained, **head)
 
 

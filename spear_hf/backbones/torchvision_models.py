@@ -38,7 +38,7 @@ def build_torchvision(name: str, *, pretrained: bool, num_classes: int | None = 
     options: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
     if name in ("googlenet", "inception_v3") and not pretrained:
         options |= {"init_weights": False}  # torchvision warns that its random weights take long to draw
-    model = models.get_model(name, weights=default if pretrained else None, **options)
+    model: Any = models.get_model(name, weights=default if pretrained else None, **options)
     categories = default.meta["categories"]
     model.num_classes = num_classes or len(categories)
     model.pretrained_cfg = _config(name, default) | {"num_classes": model.num_classes}

@@ -182,13 +182,14 @@ def _harmless() -> list[Any]:
 def _state_in(data: Any, path: Path, entry: str | None) -> dict[str, Tensor]:
     """The entry of a checkpoint that maps keys to tensors."""
     if entry is not None:
-        found = data.get(entry) if isinstance(data, Mapping) else None
+        found: Any = data.get(entry) if isinstance(data, Mapping) else None
         if not _is_state(found):
             raise ModelNotFoundError(f"{path} has no weights under {entry!r}; {_entries(data)}")
         return dict(found)
     if _is_state(data):
         return dict(data)
-    held = {k: dict(v) for k, v in data.items() if k in ENTRIES + AVERAGED and _is_state(v)} if _is_map(data) else {}
+    entries = data.items() if _is_map(data) else ()
+    held: dict[str, dict[str, Tensor]] = {k: dict(v) for k, v in entries if k in ENTRIES + AVERAGED and _is_state(v)}
     if len(held) > 1:
         raise ModelNotFoundError(
             f"{path} holds several sets of weights, {', '.join(held)}; choose one with checkpoint_entry="

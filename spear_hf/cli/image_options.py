@@ -94,7 +94,7 @@ class ImageOptions:
         from spear_hf.data.load_stream import load_stream
 
         return load_stream(
-            opened_as_stream(dataset, self.split) if self.streaming else dataset,
+            dataset,
             corruptions=self.corruptions,
             severity=self.severity,
             preset=self.preset,
@@ -108,6 +108,7 @@ class ImageOptions:
             image_column=self.image_column,
             label_column=None if self.label_column.lower() == "none" else self.label_column,
             skip_broken=self.skip_broken,
+            streaming=self.streaming,
             processor=self.processor(base),
             class_names=self.names(base),
         )
@@ -158,25 +159,3 @@ def triple(flag: str, text: str | None) -> tuple[float, ...] | None:
     if len(values) not in (1, 3):
         raise typer.BadParameter(f"{flag} {text!r} is not allowed; give three numbers with commas, such as 0.5,0.5,0.5")
     return values if len(values) == 3 else values * 3
-
-
-def opened_as_stream(dataset: str, split: str) -> Any:
-    """The Hub dataset, or the local files, as a dataset of which nothing is downloaded before it is read.
-
-    Raises:
-        DataError: there is no such dataset, or no such split.
-    """
-    from datasets import load_dataset
-
-    from spear_hf.data.sources.repository import SPLITS, pick_name
-    from spear_hf.errors import DataError
-    from spear_hf.utils.validation import first_line
-
-    local = {"path": "parquet", "data_files": dataset} if dataset.endswith(".parquet") else {"path": dataset}
-    try:
-        found: Any = load_dataset(**local, streaming=True)
-    except (OSError, RuntimeError, ValueError) as error:
-        raise DataError(
-            f"{dataset!r} gave no dataset ({first_line(error)}); check the name and the connection"
-        ) from error
-    return found[pick_name("split", list(found), split, (*SPLITS, "train"))]

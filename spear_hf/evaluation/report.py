@@ -70,7 +70,8 @@ class BatchRecord:
 
 def _step(data: Mapping[str, Any]) -> StepRecord:
     fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
-    return StepRecord(**fields | {"entropy": _number(fields["entropy"])})
+    fields["entropy"] = _number(fields["entropy"])
+    return StepRecord(**fields)
 
 
 def _number(value: float | None) -> float:

@@ -98,6 +98,7 @@ class AdapterBank:
         config: SpearConfig | None = None,
         revision: str | None = None,
         token: Token = None,
+        check_base: CheckBase = "error",
     ) -> "AdapterBank":
         """A bank of all adapters in these folders and Hub repos; a source without one of its own gives its subfolders'.
 
@@ -108,7 +109,7 @@ class AdapterBank:
         try:
             for source in sources:
                 for subfolder in _adapters_in(source, revision, token):
-                    bank.add(source, revision=revision, subfolder=subfolder, token=token)
+                    bank.add(source, revision=revision, subfolder=subfolder, token=token, check_base=check_base)
         except BaseException:
             bank.model.unload()
             raise
