@@ -11,6 +11,7 @@ import pytest
 from tests.conftest import OFFLINE, ROOT
 
 BLOCKS = re.findall(r"^```(bash|python)\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S | re.M)
+CAREFUL = "set -eu; trap 'kill $(jobs -p) 2> /dev/null || true' EXIT"
 FEWER = {
     r"python3 -m venv \.venv && ": "",  # the tests run in an environment already
     r"\.venv/bin/pip install [^&]*&& ": "",
@@ -62,6 +63,6 @@ def test_every_block_runs_as_it_is_pasted(root: Path) -> None:
             commands = block
             for pattern, fewer in FEWER.items():
                 commands = re.sub(pattern, fewer, commands, flags=re.M)
-            outputs.append(run(root, ["bash", "-c", f"set -euo pipefail\n{commands}"]))
+            outputs.append(run(root, ["bash", "-c", f"{CAREFUL}\n{commands}"]))
     assert "mean" in outputs[0]  # the table of the main job
     run(root, [sys.executable, "-c", python])
