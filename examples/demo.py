@@ -29,6 +29,7 @@ from spear_hf.cli import ImageOptions, expanded, script
 from spear_hf.data.corruptions import CORRUPTIONS
 from spear_hf.data.processor import load_class_names
 from spear_hf.evaluation.metrics import answers_of
+from spear_hf.utils.loopback import is_own_request
 
 HERE = Path(__file__).parent
 SHOWN, TOP = 8, 5
@@ -117,13 +118,26 @@ def png(image: Tensor) -> str:
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
 
 
+LONGEST_BODY = 10_000  # bytes; a request names a class and a few numbers
+
+
 class Page(BaseHTTPRequestHandler):
     """GET / and /choices; POST /step, /forget and /count, one request at a time."""
 
     demo: Demo
     lock = Lock()
+    timeout = 30  # seconds for a request to come; a client that sends nothing is let go
+
+    def is_refused(self) -> bool:
+        """Whether the request is for another host or from another page; it is answered then."""
+        if is_own_request(self.headers.get("Host", ""), self.headers.get("Origin")):
+            return False
+        self.answer(403, json.dumps({"error": "this page is for its own machine; open it as 127.0.0.1"}).encode())
+        return True
 
     def do_GET(self) -> None:
+        if self.is_refused():
+            return
         if self.path.split("?")[0] == "/":
             self.answer(200, (HERE / "demo.html").read_bytes(), "text/html; charset=utf-8")
         elif self.path == "/choices":
@@ -132,13 +146,20 @@ class Page(BaseHTTPRequestHandler):
             self.answer(404, b"{}")
 
     def do_POST(self) -> None:
-        body = self.rfile.read(min(int(self.headers.get("Content-Length") or 0), 10_000))
+        if self.is_refused():
+            return
+        length = self.headers.get("Content-Length", "0")
+        if not length.isdecimal() or len(length) > 9 or int(length) > LONGEST_BODY:
+            self.close_connection = True
+            self.answer(413, json.dumps({"error": f"a body has at most {LONGEST_BODY:,} bytes"}).encode())
+            return
+        body = self.rfile.read(int(length))
         actions = {"/step": self.demo.step, "/forget": self.demo.forget, "/count": self.demo.count}
         try:
             with self.lock:
                 found = actions[self.path](**json.loads(body or b"{}"))
             self.answer(200, json.dumps(found).encode())
-        except (SpearError, KeyError, TypeError, ValueError) as error:
+        except (SpearError, KeyError, TypeError, ValueError, RecursionError) as error:
             self.answer(400, json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
 
     def answer(self, status: int, content: bytes, kind: str = "application/json") -> None:

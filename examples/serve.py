@@ -27,8 +27,9 @@ from filelock import FileLock, Timeout
 from spear_hf import Spear, SpearConfig, SpearError, get_spear_model, load_processor
 from spear_hf.cli import WeightOptions, expanded, script
 from spear_hf.data.processor import load_class_names
-from spear_hf.integrations.http_app import HttpLimits, create_app, is_loopback
+from spear_hf.integrations.http_app import HttpLimits, create_app
 from spear_hf.integrations.serving import BatchedService, StreamClassifier, check_saved
+from spear_hf.utils.loopback import is_loopback
 
 STREAMING = SpearConfig.streaming()  # a camera gives one image at a time, so its statistics must be remembered
 

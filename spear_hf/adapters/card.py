@@ -1,9 +1,12 @@
 """README.md of an adapter: a model card made from the adapter's files alone, so equal files give equal text."""
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal
+from urllib.parse import quote
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from torch import Tensor
@@ -173,10 +176,10 @@ def _card_text(
     card = ModelCard.from_template(
         _card_data(config, name, results),
         template_str=files("spear_hf.adapters").joinpath("card_template.md").read_text(encoding="utf-8"),
-        base=_escape(config.base_name),
+        base=_code(config.base_name),
         title=_title(results),
         summary=_summary(config, state, results),
-        commit=f" at commit `{config.origin.revision}`" if config.origin.revision else "",
+        commit=f" at commit `{_code(config.origin.revision)}`" if config.origin.revision else "",
         usage=_usage(config, name, subfolder),
         errors=_errors(results),
         boundaries=_boundaries(config, state),
@@ -184,7 +187,7 @@ def _card_text(
         size=f"{size:,}",
         configuration=_configuration(config.spear_config),
         limits=_limits(config, results),
-        version=config.spear_version,
+        version=_text(config.spear_version),
     )
     return f"{card}\n"
 
@@ -204,8 +207,8 @@ def render_index(config: AdapterConfig, repo_id: str, subfolders: Sequence[str])
         _card_data(config, repo_id, None),
         template_str=_INDEX,
         mark=_MARK,
-        base=_escape(config.base_name),
-        rows="\n".join(f"- [`{_escape(name)}`]({name}/README.md)" for name in subfolders),
+        base=_code(config.base_name),
+        rows="\n".join(f"- [`{_code(name)}`]({quote(name)}/README.md)" for name in subfolders),
         repo_id=repo_id,
         first=subfolders[0],
     )
@@ -264,30 +267,34 @@ def _title(results: CardMetrics | None) -> str:
     domains = list(dict.fromkeys(row.domain for row in results.online)) if results else []
     if not domains:
         return "learned online"
-    return domains[0] if len(domains) == 1 else f"{len(domains)} corruptions, {results.protocol if results else ''}"
+    return (
+        _text(domains[0])
+        if len(domains) == 1
+        else f"{len(domains)} corruptions, {_text(results.protocol) if results else ''}"
+    )
 
 
 def _summary(config: AdapterConfig, state: Mapping[str, Tensor], results: CardMetrics | None) -> str:
     numbers = sum(value.numel() for value in state.values())
-    depths = " and ".join(b.name for b in config.chosen)
+    depths = " and ".join(_text(b.name) for b in config.chosen)
     text = (
         f"{numbers:,} numbers, a scale and a shift for each channel at {depths}, that make "
-        f"`{_escape(config.base_name)}` ({config.base_class}) answer shifted images better. They were learned online "
-        "from unlabeled images"
+        f"`{_code(config.base_name)}` ({_text(config.base_class)}) answer shifted images better. They were learned "
+        "online from unlabeled images"
     )
     seen = sum(row.n for row in results.online) if results else 0
-    return text + (f": {seen:,} of {results.dataset}." if results and seen else ".")
+    return text + (f": {seen:,} of {_text(results.dataset)}." if results and seen else ".")
 
 
 def _usage(config: AdapterConfig, source: str, subfolder: str | None) -> str:
-    where = f', subfolder="{subfolder}"' if subfolder else ""
+    where = f", subfolder={_literal(subfolder)}" if subfolder else ""
     lines = ["from spear_hf import AutoSpearModel, Spear, SpearModel", ""]
     if config.origin.library == "torch":
         lines[0] = "from spear_hf import Spear, SpearModel"
     else:
-        lines.append(f'model = AutoSpearModel.from_pretrained("{source}"{where})  # builds the base too')
+        lines.append(f"model = AutoSpearModel.from_pretrained({_literal(source)}{where})  # builds the base too")
     lines += [
-        f'model = SpearModel.from_pretrained(base, "{source}"{where})  # on a base that you have',
+        f"model = SpearModel.from_pretrained(base, {_literal(source)}{where})  # on a base that you have",
         "logits = model(pixel_values)  # steered, learns nothing",
         "logits = Spear(model).step(pixel_values)  # answers, then goes on learning from this stream",
     ]
@@ -298,8 +305,8 @@ def _errors(results: CardMetrics | None) -> str:
     if results is None:
         return ""
     protocol = (
-        f"Errors in percent on {results.dataset}; labels were used to count them and for nothing else. Protocol "
-        f"{results.protocol}, batches of {results.batch_size}, seed {results.seed}."
+        f"Errors in percent on {_text(results.dataset)}; labels were used to count them and for nothing else. Protocol "
+        f"{_text(results.protocol)}, batches of {_text(str(results.batch_size))}, seed {_text(str(results.seed))}."
     )
     if any(row.mixed is not None for row in results.online):
         protocol += ' "Statistics alone" is the source with mixed batch statistics and no RSPs.'
@@ -319,7 +326,7 @@ def _table(heading: str, rows: Sequence[CardRow]) -> str:
     for row in rows:
         mixed = [] if not mixes else ["" if row.mixed is None else f"{row.mixed:.2f}"]
         cells = [f"{row.n:,}", f"{row.before:.2f}", *mixed, f"{row.after:.2f}", f"{row.before - row.after:+.2f}"]
-        lines.append(f"| {_escape(row.domain)} | {' | '.join(cells)} |")
+        lines.append(f"| {_text(row.domain)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -331,7 +338,7 @@ def _boundaries(config: AdapterConfig, state: Mapping[str, Tensor]) -> str:
         if b.key in chosen:
             gamma, beta = (float(v.double().norm()) for v in (state[f"{b.key}.gamma"] - 1, state[f"{b.key}.beta"]))
             moved = f"| {gamma:.4f} | {beta:.4f} |"
-        lines.append(f"| {b.depth} | `{_escape(b.module)}` ({b.where}) | {b.channels} {moved}")
+        lines.append(f"| {b.depth} | `{_code(b.module)}` ({b.where}) | {b.channels} {moved}")
     return "\n".join(lines)
 
 
@@ -357,6 +364,19 @@ def _limits(config: AdapterConfig, results: CardMetrics | None) -> str:
     return "\n".join(lines)
 
 
-def _escape(text: str) -> str:
-    """The text, changed so that it cannot break out of a table cell or a code span."""
-    return text.replace("|", "/").replace("`", "'").replace("<", "(").replace(">", ")")
+def _literal(text: str) -> str:
+    """The text as a string of Python in a code block."""
+    return json.dumps(text.replace("`", "'"))
+
+
+_PLAIN = str.maketrans("|`<>[]$", "/'()()＄")
+
+
+def _code(text: str) -> str:
+    """The text, changed so that it cannot break out of a code span, a code block or a table cell."""
+    return " ".join(text.translate(_PLAIN).split())
+
+
+def _text(text: str) -> str:
+    """The text for Markdown, shown as it is: characters that make markup, HTML or a formula become entities."""
+    return re.sub(r"[&<>\[\]|`$*\\!#~]", lambda found: f"&#{ord(found[0])};", " ".join(str(text).split()))

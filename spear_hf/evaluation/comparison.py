@@ -7,6 +7,7 @@ from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from spear_hf.evaluation.metrics import mean
@@ -91,13 +92,13 @@ class Comparison:
 
     def errors(self, title: str | None = None) -> Table:
         """A row for each method, a column for each batch size; the lowest error of a column in bold."""
-        table = Table(title=title, caption="error in %, mean over the domains; lower is better")
+        table = Table(title=title and escape(title), caption="error in %, mean over the domains; lower is better")
         table.add_column("method")
         for size in self.batch_sizes:
             table.add_column(f"batch {size}", justify="right")
         best = {size: lowest(self.error(label, size) for label in self.labels) for size in self.batch_sizes}
         for label in self.labels:
-            table.add_row(label, *(marked(self.error(label, size), best[size]) for size in self.batch_sizes))
+            table.add_row(escape(label), *(marked(self.error(label, size), best[size]) for size in self.batch_sizes))
         return table
 
     def domains(self, batch_size: int, title: str | None = None) -> Table:
@@ -109,12 +110,14 @@ class Comparison:
     def costs(self, batch_size: int, title: str | None = None) -> Table:
         """Error, worst rise over the source, calibration and cost of each method at one batch size."""
         report = self.merged(batch_size)
-        table = Table(title=title, caption=f"MB: {report.memory_kind or 'not measured'}; worst: rise in points")
+        table = Table(
+            title=title and escape(title), caption=f"MB: {report.memory_kind or 'not measured'}; worst: rise in points"
+        )
         for name in ("method", "error %", "worst", "NLL", "ECE %", "learned", "ms / image", "MB"):
             table.add_column(name, justify="left" if name == "method" else "right")
         for label in self.labels:
             if label not in report.methods:
-                table.add_row(label, *["-"] * 7)
+                table.add_row(escape(label), *["-"] * 7)
                 continue
             rise, memory = self.worst_rise(label, batch_size), report.memory.get(label)
             table.add_row(

@@ -13,6 +13,7 @@ from spear_hf.evaluation.plots import figures_of
 from spear_hf.evaluation.report import BatchRecord, Report
 from spear_hf.evaluation.run_folder import RunFolder
 from spear_hf.utils.files import write_atomically
+from spear_hf.utils.plotting import figure_as_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -143,7 +144,7 @@ def _svg(figure: "Figure") -> str:
 
     file = BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "spear-hf"}):  # without it, every page would have other ids
-        figure.savefig(file, format="svg", dpi=150, metadata={"Date": None})
+        figure_as_text(figure).savefig(file, format="svg", dpi=150, metadata={"Date": None})
     return base64.b64encode(file.getvalue()).decode()
 
 

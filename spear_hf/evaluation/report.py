@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from spear_hf.evaluation.metrics import mean
@@ -216,16 +217,18 @@ class Report:
             shown, head = self._entropies, "other answers"
             caption = "mean entropy of the answers, from 0 (sure) to 1; no labels, so no errors"
         gain = gain and len(self.methods) > 1
-        table = Table(title=title, caption=caption.split(";")[0] if self.has_errors and not gain else caption)
+        table = Table(
+            title=title and escape(title), caption=caption.split(";")[0] if self.has_errors and not gain else caption
+        )
         table.add_column("images" if not self.has_errors else "corruption")
         for name in ("n", *self.methods, *([head] if gain else [])):
-            table.add_column(name, justify="right")
+            table.add_column(escape(name), justify="right")
         for row in self.rows:
-            table.add_row(row.domain, str(row.n), *shown(row)[: None if gain else -1])
+            table.add_row(escape(row.domain), str(row.n), *shown(row)[: None if gain else -1])
         if len(self.rows) > 1:
             table.add_section()
             row = self.mean_row()
-            table.add_row(row.domain, str(row.n), *shown(row)[: None if gain else -1], style="bold")
+            table.add_row(escape(row.domain), str(row.n), *shown(row)[: None if gain else -1], style="bold")
         return table
 
     def _errors(self, row: DomainResult) -> list[str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from rich.markup import escape
 from rich.table import Table
 from torch import Tensor, nn
 
@@ -68,7 +69,7 @@ class BankReport:
         for score in self.scores:
             values = (score.information, score.entropy, score.concentration)
             style = "bold" if score.adapter == self.chosen else None
-            table.add_row(score.adapter, *(f"{value:.3f}" for value in values), style=style)
+            table.add_row(escape(score.adapter), *(f"{value:.3f}" for value in values), style=style)
         return table
 
 

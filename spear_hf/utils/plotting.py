@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spear_hf.errors import ConfigError
+from spear_hf.utils.files import writing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,6 +37,22 @@ def save_figure(figure: "Figure", path: str | Path, *, dpi: int = 150) -> Path:
     empty.png
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=dpi)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure_as_text(figure).savefig(path, dpi=dpi)
     return path
+
+
+def figure_as_text(figure: "Figure") -> "Figure":
+    """The same figure, whose texts are shown as they are: in a name from outside, `$x$` is no formula.
+
+    >>> from spear_hf.utils.plotting import figure_as_text, new_figure
+    >>> figure = new_figure(1, 1)
+    >>> figure_as_text(figure) is figure
+    True
+    """
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)  # pyright: ignore[reportAttributeAccessIssue]
+    return figure

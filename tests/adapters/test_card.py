@@ -1,14 +1,18 @@
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
+from rich.console import Console
 
 from spear_hf.adapters.card import render_card
 from spear_hf.adapters.card_metrics import CardMetrics, CardRow
 from spear_hf.backbones.origin import Origin
 from spear_hf.errors import AdapterFormatError
+from spear_hf.evaluation.report import DomainResult, Report
 from spear_hf.steering.model import SpearModel
+from spear_hf.utils.plotting import new_figure, save_figure
 from tests.hub_server import LoopbackHub
 
 RESULTS = CardMetrics(
@@ -95,7 +99,7 @@ def test_names_cannot_break_out_of_the_card(model: SpearModel, tmp_path: Path) -
     ).read_text()
     body = text.split("\n---\n")[1]
     assert "<script>" not in body
-    assert "| fog / (b) |" in body
+    assert "| fog &#124; &#60;b&#62; |" in body
 
 
 def test_metrics_of_another_form_are_refused(model: SpearModel, tmp_path: Path) -> None:
@@ -117,3 +121,28 @@ def test_a_repo_of_several_adapters_has_a_card_of_its_own(hub: LoopbackHub, mode
     hub.put("me/fog", {"README.md": b"# mine\n"})
     model.push_to_hub("me/fog", subfolder="rain")
     assert hub.head("me/fog")["README.md"] == b"# mine\n"
+
+
+NASTY = ["a|b", "`rm -rf`", "<script>alert(1)</script>", "[/", "[x](http://evil)", r"$\x$", "![i](u)", "a\nb"]
+
+
+@pytest.mark.parametrize("name", NASTY)
+def test_a_name_from_outside_is_text_in_a_card(model: SpearModel, tmp_path: Path, name: str) -> None:
+    results = replace(RESULTS, dataset=name, online=(CardRow(name, 8, 40.0, 30.0),))
+    saved = model.save_pretrained(tmp_path / "a", origin=Origin("timm", name.replace("\n", " ")), results=results)
+    body = (saved / "README.md").read_text().split("---\n", 2)[2]
+    for markup in ("<script", "](http", "![", "$\\x$"):
+        assert markup not in body.replace(f"`{name}`", "")
+    row = next(line for line in body.splitlines() if "| 40.00 | 30.00 |" in line)
+    assert row.count("|") == 6
+
+
+@pytest.mark.parametrize("name", NASTY)
+def test_a_name_from_outside_is_text_in_tables_and_figures(tmp_path: Path, name: str) -> None:
+    report = Report([DomainResult(name, 8, {name: 60.0, "SPeaR": 45.0})], [name, "SPeaR"])
+    console = Console(file=StringIO(), width=300)
+    console.print(report.table(name))
+    assert name.split("\n")[0] in console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+    figure = new_figure(2, 2)
+    figure.subplots().set_title(name)
+    assert save_figure(figure, tmp_path / "a.png", dpi=20).stat().st_size > 0

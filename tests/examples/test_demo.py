@@ -6,9 +6,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
+from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import pytest
@@ -85,3 +87,31 @@ def test_a_browser_shows_answers_and_counts(address: str, tmp_path: Path) -> Non
     assert page.count('class="panel card"') == 8
     assert len(re.findall(r'<circle cx="\d', page)) == 3
     assert '<p id="error" role="alert"></p>' in page
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.example:7860"}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Content-Length": "10000000000"}, 413),
+        ({"Content-Length": "-1"}, 413),
+        ({}, 200),
+    ],
+)
+def test_it_answers_its_own_host_and_origin_and_bounded_bodies(
+    address: str, headers: dict[str, str], status: int
+) -> None:
+    connection = HTTPConnection(urlsplit(address).netloc, timeout=10)
+    connection.putrequest("POST", "/forget", skip_host="Host" in headers)
+    for name, value in ({"Content-Length": "2"} | headers).items():
+        connection.putheader(name, value)
+    connection.endheaders(b"{}")
+    assert connection.getresponse().status == status
+    connection.close()
+
+
+def test_a_body_as_deep_as_a_body_can_be_is_refused(address: str) -> None:
+    with pytest.raises(HTTPError) as refused, urlopen(f"{address}forget", b"[" * 9_999):
+        pass
+    assert refused.value.code == 400
