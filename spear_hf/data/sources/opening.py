@@ -52,8 +52,8 @@ def open_source(
     if isinstance(source, str | Path):
         path = Path(source).expanduser()
         repository = Repository(str(source), columns, split, config, revision)
-        if streaming:
-            return _open_streaming(repository, limit, window)
+        if streaming and (path.suffix == ".parquet" or not path.exists() or _holds_parquet(path)):
+            return _open_streaming(path, repository, limit, window)  # other local files are read one by one anyway
         if isinstance(source, Path) or path.exists() or _looks_like_path(source):
             return _open_path(path, Repository(str(path), columns, split, config, revision), layout)
         return open_repository(repository, layout)
@@ -156,8 +156,14 @@ def _open_list(items: Sequence[Any], columns: Columns) -> ImageSource:
     return ImageList(items)
 
 
-def _open_streaming(repository: Repository, limit: int | None, window: int) -> ImageSource:
-    """The rows of a repository, downloaded when they are shown."""
+def _open_streaming(path: Path, repository: Repository, limit: int | None, window: int) -> ImageSource:
+    """The rows of a repository or of a parquet file, read when they are shown."""
+    from datasets import load_dataset
+
+    if path.is_file():
+        _refuse_unused(repr(path.name), split=repository.split, config=repository.config)
+        rows = load_dataset("parquet", data_files=str(path), split="train", streaming=True)
+        return IterableSource(rows, path.name, repository.columns, limit, window)  # pyright: ignore[reportArgumentType]
     dataset, count = repository.stream()
     return IterableSource(dataset, repository.name, repository.columns, limit or count, window)
 

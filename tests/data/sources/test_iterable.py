@@ -95,3 +95,10 @@ def test_images_in_an_archive_are_streamed_by_their_urls(tmp_path: Path) -> None
     batch = load_stream(rows, corruptions="clean", limit=4, shuffle=False).batch(0)
     assert np.array_equal(batch["pixel_values"].numpy(), pictures(4))
     assert batch["names"][3] == "cat/03.png"
+
+
+def test_a_parquet_file_is_streamed_as_it_is_read(tmp_path: Path) -> None:
+    picture_rows().to_parquet(tmp_path / "a.parquet")
+    streamed, stored = (load_stream(tmp_path / "a.parquet", streaming=given) for given in (True, False))
+    assert streamed.describe()["source"]["kind"] == "streaming"
+    assert streamed.batch(0)["pixel_values"].equal(stored.batch(0)["pixel_values"])
