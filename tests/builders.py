@@ -182,9 +182,9 @@ class KilledStream(TinyStream):
 
 
 def images_and_labels(seed: int, size: int) -> tuple[Tensor, Tensor]:
-    """(size, 3, 32, 32) away from what the running statistics of a TinyNet saw, and labels of its ten classes."""
+    """(size, 3, 16, 16) away from what the running statistics of a TinyNet saw, and labels of its ten classes."""
     generator = torch.Generator().manual_seed(seed)
-    images = torch.randn(size, 3, 32, 32, generator=generator) * 1.5 - 0.5
+    images = torch.randn(size, 3, 16, 16, generator=generator) * 1.5 - 0.5
     return images, torch.randint(10, (size,), generator=generator)
 
 

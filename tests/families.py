@@ -78,7 +78,7 @@ def _drawn(family: str) -> tuple[SpearModel, Tensor, Tensor]:
     base, x = build().eval(), torch.randn(2, 3, side, side)
     with torch.no_grad():
         source = logits_of(base(x))
-    model = get_spear_model(base, SpearConfig(alpha=0.0, boundaries="all"), adapter_name="plain")
+    model = get_spear_model(base, SpearConfig(alpha=0.0, boundaries="all"), adapter_name="plain", inputs=x)
     model.add_adapter("mixing", SpearConfig(boundaries="all"))
     return model, x, source
 

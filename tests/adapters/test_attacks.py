@@ -163,7 +163,7 @@ def test_a_pickle_is_not_read(net: nn.Module, saved: Path) -> None:
 def test_tampered_channels_are_refused_by_the_rsp_in_the_forward(net: nn.Module, saved: Path, images: Tensor) -> None:
     reconfigure(saved, lambda config: config["boundaries"][0].update(channel_axis=2))
     model = SpearModel.from_pretrained(net, saved)
-    with pytest.raises(SpearError, match=r"8 channels on axis 2 met a tensor of shape \(16, 8, 32, 32\)"):
+    with pytest.raises(SpearError, match=r"8 channels on axis 2 met a tensor of shape \(16, 8, 16, 16\)"):
         model(images)
 
 

@@ -62,6 +62,7 @@ def test_scarcity_takes_images_from_every_method_alike(net: nn.Module, data: Ima
 def test_a_threshold_that_leaves_no_batch_is_passed_over_and_a_wrong_one_refused(
     net: nn.Module, data: ImageSet
 ) -> None:
+    net.get_submodule("fc").weight.data.mul_(100)  # pyright: ignore
     assert not list(scarce_confidence(net, [data], {"source": Source}, (0.999,)))
     with pytest.raises(DataError, match=r"thresholds=\[1.5\] are not allowed; entropies are in \[0, 1\)"):
         list(scarce_confidence(net, [data], {"source": Source}, (1.5,)))

@@ -105,7 +105,7 @@ def test_streams_that_show_other_images_are_refused(net: nn.Module) -> None:
 
 
 def test_a_method_that_does_not_fit_the_model_is_reported_and_the_others_go_on() -> None:
-    bare = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10))
+    bare = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 10))
     found = compare(bare, Stream, method_specs("source,tent"), **QUIET)
     assert "has no normalisation layer" in found.refusals()["tent"]
     assert found.report("source", 4) is not None
