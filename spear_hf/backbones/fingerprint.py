@@ -177,7 +177,7 @@ def weights_hash(model: nn.Module) -> str:
     for name, value in model.state_dict().items():
         if isinstance(value, Tensor) and value.device.type != "meta":
             digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())  # pyright: ignore[reportArgumentType]
     return digest.hexdigest()
 
 

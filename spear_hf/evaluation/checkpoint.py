@@ -17,7 +17,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from spear_hf.config import differences
-from spear_hf.errors import CheckpointError, ConfigError, DataError
+from spear_hf.errors import CheckpointError, ConfigError, DataError, SpearError
 from spear_hf.utils.distributed import ProcessGroup
 from spear_hf.utils.files import write_atomically
 from spear_hf.utils.folders import staged_folder
@@ -107,7 +107,9 @@ class Checkpoints:
         try:
             for name, part in parts.items():
                 part.load_state_dict(state[name])
-        except (DataError, ConfigError) as refusal:
+        except (KeyError, TypeError, ValueError, AttributeError) as refusal:
+            if isinstance(refusal, SpearError) and not isinstance(refusal, (DataError, ConfigError)):
+                raise
             raise CheckpointError(
                 f"{self.folder} holds states of another run ({refusal}); run that one, or name another folder"
             ) from refusal

@@ -223,11 +223,11 @@ class RunFolder:
             DataError: an earlier line is not a record.
         """
         path, records = self.folder / STEPS_NAME, []
-        lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else [""]
+        lines = path.read_bytes().split(b"\n") if path.is_file() else [b""]
         for number, line in enumerate(lines[:-1], 1):
             try:
                 records.append(BatchRecord.from_dict(json.loads(line)))
-            except (ValueError, TypeError, KeyError, AttributeError) as error:
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
                 raise DataError(
                     f"{path}, line {number}, is no record ({error!r}); run again, or remove that line"
                 ) from error
@@ -280,5 +280,5 @@ def _line(record: BatchRecord) -> str:
 def _read_report(path: Path) -> Report:
     try:
         return Report.from_json(path)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise DataError(f"{path} is no report ({error}); run again, or take another folder") from error

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from spear_hf.errors import CheckpointError, InputError
 from spear_hf.learning.stream_state import SUFFIX, StreamState
+from spear_hf.utils.files import sweep
 from spear_hf.utils.state_file import read_facts
 
 MAX_NAME = 1000
@@ -53,6 +54,8 @@ class Streams(Mapping[str, StreamState]):
         )  # evicted, yet in use
         self._users: dict[str, int] = {}  # how many steps hold a state now; those stay in memory
         self._new: set[str] = set()  # made for a step that has not ended
+        if self._folder is not None:
+            sweep(self._folder)  # what a killed process had half written
         self._on_disk: set[str] = set() if self._folder is None else names_in(self._folder)
 
     @property

@@ -107,7 +107,10 @@ def test_it_answers_its_own_host_and_origin_and_bounded_bodies(
     for name, value in ({"Content-Length": "2"} | headers).items():
         connection.putheader(name, value)
     connection.endheaders(b"{}")
-    assert connection.getresponse().status == status
+    answer = connection.getresponse()
+    answer.read()
+    assert answer.status == status
+    answer.close()
     connection.close()
 
 
@@ -115,3 +118,4 @@ def test_a_body_as_deep_as_a_body_can_be_is_refused(address: str) -> None:
     with pytest.raises(HTTPError) as refused, urlopen(f"{address}forget", b"[" * 9_999):
         pass
     assert refused.value.code == 400
+    refused.value.close()

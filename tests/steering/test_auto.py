@@ -1,6 +1,8 @@
 """AutoSpearModel: base and adapter from one name, from folders and from the Hub."""
 
+import json
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from transformers import AutoModelForImageClassification, ResNetConfig, ResNetFo
 
 from spear_hf import SpearConfig, get_spear_model, load_base_model
 from spear_hf.backbones.origin import Origin, origin_of
-from spear_hf.errors import AdapterFormatError, BaseModelMismatchError
+from spear_hf.errors import AdapterFormatError, BaseModelMismatchError, ModelNotFoundError
 from spear_hf.steering.auto import AutoSpearModel
 from spear_hf.steering.model import SpearModel
 from tests.hub_server import LoopbackHub
@@ -127,3 +129,20 @@ def test_weights_from_a_checkpoint_are_not_taken_for_the_tags(tmp_path: Path) ->
 def test_it_is_not_instantiated() -> None:
     with pytest.raises(TypeError, match="from_pretrained"):
         AutoSpearModel()
+
+
+def test_code_in_a_base_is_never_run_and_nobody_is_asked(
+    hub: LoopbackHub, net: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = tmp_path / "ran"
+    auto_map = {"AutoConfig": "evil.C", "AutoModelForImageClassification": "evil.M"}
+    code = f"open({str(mark)!r}, 'w')\nclass C: pass\nclass M: pass\n".encode()
+    config = json.dumps({"model_type": "evilnet", "auto_map": auto_map}).encode()
+    hub.put("evil/base", {"config.json": config, "evil.py": code})
+    folder = learned(net).save_pretrained(tmp_path / "fog", origin=Origin("transformers", "evil/base"))
+    hub.put("evil/fog", files_of(folder))
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("someone was asked"))
+    monkeypatch.setattr("sys.stdin", StringIO("y\n" * 5))
+    with pytest.raises(ModelNotFoundError):
+        AutoSpearModel.from_pretrained("evil/fog")
+    assert not mark.exists()
