@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 
 class TinyNet(nn.Module):
-    """A stem and three residual stages with BatchNorm, ReLU and dropout; 32x32 images, 10 classes."""
+    """A stem and three stages of a residual block with BatchNorm, ReLU and dropout; 32x32 images, 10 classes."""
 
     default_cfg: ClassVar = {"input_size": (3, 32, 32)}  # so that it is not probed with 224x224
 
     def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU())
-        self.layer1 = nn.Sequential(TinyBlock(8, 8, 1), TinyBlock(8, 8, 1))
-        self.layer2 = nn.Sequential(TinyBlock(8, 16, 2), TinyBlock(16, 16, 1))
-        self.layer3 = nn.Sequential(TinyBlock(16, 24, 2), TinyBlock(24, 24, 1))
+        self.layer1 = nn.Sequential(TinyBlock(8, 8, 1))
+        self.layer2 = nn.Sequential(TinyBlock(8, 16, 2))
+        self.layer3 = nn.Sequential(TinyBlock(16, 24, 2))
         self.dropout = nn.Dropout(0.5)
         self.fc = nn.Linear(24, 10)
 

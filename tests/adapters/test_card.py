@@ -34,7 +34,7 @@ def test_a_card_says_what_it_is_for_and_what_it_changed(model: SpearModel, tmp_p
     assert "| fog/5 | 1,024 | 40.50 | 30.25 | +10.25 |" in text
     assert "the error goes from 6.00 to 6.50" in text
     assert "| 0 | `stem.2` (out) | 8 | 0.2828 | 0.2828 |" in text
-    assert "| 1 | `layer1.1` (out) | 8 | not steered | |" in text
+    assert "| 1 | `layer1.0` (out) | 8 | not steered | |" in text
     assert "alpha 0.5, learning_rate" in text
 
 

@@ -50,8 +50,8 @@ def test_a_loaded_adapter_answers_bit_for_bit_as_the_saved_one(net: nn.Module, i
 def test_the_folder_holds_three_files_and_peft_readable_keys(saved: Path) -> None:
     assert sorted(p.name for p in saved.iterdir()) == ["README.md", CONFIG, WEIGHTS]
     assert sorted(load_file(saved / WEIGHTS)) == [
-        "base_model.model.layer2.1.spear_beta",
-        "base_model.model.layer2.1.spear_gamma",
+        "base_model.model.layer2.0.spear_beta",
+        "base_model.model.layer2.0.spear_gamma",
         "base_model.model.stem.2.spear_beta",
         "base_model.model.stem.2.spear_gamma",
     ]

@@ -27,7 +27,7 @@ def test_buffer_layers_sit_at_the_stem_and_learn_alone(net: nn.Module) -> None:
     adapted = buffer_layers(net, alpha=1e-4)
     assert adapted.learned.count == 10 * 8**2 + 3
     assert not any(p.requires_grad for p in net.parameters())
-    assert buffer_layers(adapted.undo(), boundaries=(0, 1), learn_norms=True).learned.count == 2 * 643 + 2 * 104
+    assert buffer_layers(adapted.undo(), boundaries=(0, 1), learn_norms=True).learned.count == 2 * 643 + 2 * 56
 
 
 def test_buffer_layers_go_wherever_a_boundary_names(net: nn.Module, images: Tensor) -> None:

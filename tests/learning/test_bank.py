@@ -13,21 +13,23 @@ from tests.hub_server import LoopbackHub
 CONFIG = SpearConfig(alpha=0.0, boundaries="all", tau=0.0)
 
 
-def saved(net: nn.Module, folder: Path, gamma: float, depth: int = 3) -> Path:
-    """An adapter with this gamma at one depth; `net` is unloaded again."""
+def saved(net: nn.Module, folder: Path, gamma: float, depth: int = 3, beta: float | Tensor = 0.0) -> Path:
+    """An adapter with this gamma and beta at one depth; `net` is unloaded again."""
     model = steered(net, SpearConfig(alpha=0.0, boundaries=(depth,)))
     with torch.no_grad():
         for rsp in model.rsps()[depth]:
             rsp.gamma.fill_(gamma)
+            rsp.beta += beta
     model.save_pretrained(folder)
     model.unload()
     return folder
 
 
 @pytest.fixture
-def bank(net: nn.Module, tmp_path: Path) -> AdapterBank:
+def bank(net: nn.Module, images: Tensor, tmp_path: Path) -> AdapterBank:
     """ "sharp" makes the answers clearer, "dull" makes every answer the same."""
-    sources = saved(net, tmp_path / "sharp", 100.0), saved(net, tmp_path / "dull", 0.0)
+    mean = nn.Sequential(*list(net.children())[:4])(images).detach().mean((0, 2, 3))  # at depth 3
+    sources = saved(net, tmp_path / "sharp", 100.0, beta=-100 * mean), saved(net, tmp_path / "dull", 0.0)
     return AdapterBank.from_pretrained(net, *sources, config=CONFIG)
 
 
@@ -95,7 +97,7 @@ def test_a_folder_and_a_repo_of_several_adapters_give_all_of_them(
 
 
 def test_an_adapter_of_another_base_leaves_the_base_as_it_was(net: nn.Module, tmp_path: Path) -> None:
-    source = saved(net, tmp_path / "sharp", 100.0)
+    source = saved(net, tmp_path / "sharp", 30.0, depth=0)
     with torch.no_grad():
         net.fc.weight.mul_(2)  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(BaseModelMismatchError):

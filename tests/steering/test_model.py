@@ -244,7 +244,7 @@ def test_snapshot_and_restore(net: nn.Module, images: Tensor) -> None:
 
 
 def test_boundaries_given_by_the_user_are_completed_and_used(net: nn.Module) -> None:
-    model = get_spear_model(net, boundaries=[Boundary(0, "mine", "layer1.1"), Boundary(1, "next", "layer2.1")])
+    model = get_spear_model(net, boundaries=[Boundary(0, "mine", "layer1.0"), Boundary(1, "next", "layer2.0")])
     assert [(b.name, b.channels) for b in model.boundaries] == [("mine", 8), ("next", 16)]
 
 
