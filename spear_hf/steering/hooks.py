@@ -75,6 +75,7 @@ class ForwardHooks:
 
     def __init__(self, base: nn.Module, boundaries: Sequence[Boundary], steering: Steering) -> None:
         self.modules = list(base.modules())
+        self.has_batch_norms = any(True for _ in batch_norms(base))
         self.boundaries = list(boundaries)
         self.steering = steering
 
@@ -86,7 +87,8 @@ class ForwardHooks:
             if part.training:
                 part.training = False
         call = self.steering.begin()
-        if call.context.alpha > 0 or call.context.lean:
+        # a mode costs every torch function a call in Python, in which no other thread runs
+        if call.context.lean or (call.context.alpha > 0 and self.has_batch_norms):
             call.fusion = FusedMixing(lean=call.context.lean)
             call.fusion.__enter__()
 
