@@ -100,7 +100,7 @@ def contenders(net: nn.Module, compiled: bool) -> dict[str, Step]:
         "SPeaR, all": spear(boundaries="all", **OPEN),
         "SPeaR, deepest": spear(boundaries=str(deepest(own())), **OPEN),
         "SPeaR, skipped": spear(**SHUT),
-        "SPeaR, every 4th batch": spear(learn_every=4, **OPEN),
+        "SPeaR, every 4th batch": spear(adapt_every=4, **OPEN),
         "SPeaR, every 4th image": spear(learn_stride=4, **OPEN),
         "Tent": Tent(own()).step,
     }

@@ -48,9 +48,9 @@ CORRUPTIONS = (
 )
 OPEN = {"tau": 0.0, "hard_gate": False}
 CONFIGS = {
-    "default": SpearConfig(**OPEN),
-    "remembering": SpearConfig(**OPEN, statistics_memory=64, diversity_memory=64),
-    "streaming": SpearConfig.streaming(**OPEN),
+    "paper": SpearConfig.paper(**OPEN),
+    "remembering": SpearConfig(domain_jump=0.0, alpha_trial=0),
+    "default": SpearConfig(),
 }
 
 
@@ -200,7 +200,7 @@ def cameras(console: Console, networks: list[str], repeats: int) -> None:
         labels = torch.cat([y for _, y in data])
         with torch.no_grad():
             source = torch.cat([base(x).logits for x, _ in data])
-        for label, config in (("default", SpearConfig()), ("streaming", SpearConfig.streaming())):
+        for label, config in (("default", SpearConfig()), ("paper", SpearConfig.paper())):
             for each in (1, 8):
                 alone = [learner(base, config) for _ in data]
                 apart = torch.cat(

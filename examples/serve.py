@@ -31,13 +31,13 @@ from spear_hf.integrations.http_app import HttpLimits, create_app
 from spear_hf.integrations.serving import BatchedService, StreamClassifier, check_saved
 from spear_hf.utils.loopback import is_loopback
 
-STREAMING = SpearConfig.streaming()  # a camera gives one image at a time, so its statistics must be remembered
+CONFIG = SpearConfig()
 
 
 @expanded()
 def main(
     weights: WeightOptions,
-    config: SpearConfig = STREAMING,
+    config: SpearConfig = CONFIG,
     model: ModelOption = MODEL,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port; 0 takes a free one.")] = 8000,

@@ -53,7 +53,7 @@ class Cameras:
 
     def __init__(self, model: str, folder: str) -> None:
         base = load_base_model(model)
-        self.learner = Spear(get_spear_model(base, SpearConfig.streaming()))
+        self.learner = Spear(get_spear_model(base, SpearConfig()))
         self.shared = Streams(self.learner.streams.make, folder=folder)
         self.classifier = StreamClassifier(self.learner, load_processor(base), load_class_names(base))
 

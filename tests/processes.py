@@ -22,15 +22,15 @@ from tests.builders import TinyNet, TinyStream, images_and_labels
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = (32, 5, 1, 1, 32)
 # the gate is closed for the first two of these batches, then open
-CONFIG = SpearConfig(tau=0.817, alpha=0.5, learning_rate=0.01, diversity_batch=1, boundaries="all", steps=2)
+CONFIG = SpearConfig.paper(tau=0.817, learning_rate=0.01, boundaries="all", steps=2)
 REMEMBERING = dataclasses.replace(
     CONFIG,
-    statistics_memory=16,
+    memory_images=16,
     domain_jump=1.5,
     alpha_trial=40,
-    diversity_memory=24,
+    memory_images=24,
     learning_rate_batch=16,
-    answer_views=4,
+    tta_views=4,
 )
 
 

@@ -35,7 +35,7 @@ def test_names_and_paths_stay_strings() -> None:
         ("hard_gate", 0, "hard_gate is True or False"),
         ("steps", 0, "steps is a whole number from 1 to 1,000"),
         ("steps", 10**30, "steps=10{30} is not allowed"),
-        ("learn_every", 10**30, "a whole number of at least 1, at most 1,000,000,000"),
+        ("adapt_every", 10**30, "a whole number of at least 1, at most 1,000,000,000"),
         ("boundaries", (True, 2), "boundaries=.* is not allowed"),
         ("num_groups", 2.5, "num_groups is a whole number"),
         ("alpha", "half", "alpha='half' is not allowed"),
@@ -50,11 +50,11 @@ def test_a_wrong_value_says_what_is_allowed(field: str, value: object, allowed: 
         SpearConfig(**{field: value})  # pyright: ignore[reportArgumentType]
 
 
-def test_the_streaming_configuration_takes_changes() -> None:
-    config = SpearConfig.streaming(tau=0.1, diversity_memory=32)
-    assert (config.statistics_memory, config.diversity_memory, config.tau) == (64, 32, 0.1)
+def test_the_papers_configuration_takes_changes() -> None:
+    config = SpearConfig.paper(tau=0.1, memory_images=32)
+    assert (config.memory_images, config.likelihood_ratio, config.tau) == (32, 0.0, 0.1)
     with pytest.raises(ConfigError, match="did you mean tau"):
-        SpearConfig.streaming(tua=0.1)
+        SpearConfig.paper(tua=0.1)
 
 
 def test_an_unknown_key_is_reported_with_the_nearest_field() -> None:

@@ -51,7 +51,9 @@ _LEARNED = (
     "tau",
     "lambda_ent",
     "lambda_div",
-    "diversity_batch",
+    "memory_images",
+    "likelihood_ratio",
+    "evidence_images",
     "lambda_anchor",
     "anchor_growth",
 )

@@ -29,7 +29,7 @@ class ComparisonOptions:
     """
 
     methods: str = about(
-        'Names with commas, or "all"; spear is SPeaR, spear_stream is SpearConfig.streaming(), and labels of '
+        'Names with commas, or "all"; spear is SPeaR, spear_paper is SpearConfig.paper(), and labels of '
         "--settings are allowed.",
         "source,bn_adapt,tent,spear",
     )

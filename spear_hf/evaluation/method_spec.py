@@ -12,19 +12,18 @@ from torch import Tensor, nn
 
 from spear_hf.baselines import METHODS, MethodFactory, published
 from spear_hf.baselines.published import BENCHMARKS
-from spear_hf.config import STREAMING, SpearConfig
+from spear_hf.config import PAPER, SpearConfig
 from spear_hf.errors import ConfigError
 from spear_hf.learning.method import TTAMethod
 
-AS_PUBLISHED = {"method": "spear", "alpha": 0.5, "diversity_batch": 1}
-"""SPeaR with the paper's values in place of our own defaults."""
+AS_PUBLISHED = {"method": "spear"} | PAPER
+"""`SpearConfig.paper()`."""
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "spear_paper": AS_PUBLISHED,
-    "spear_stream": {"method": "spear"} | STREAMING,
-    "spear_views": {"method": "spear"} | STREAMING | {"answer_views": 4},
+    "spear_views": {"method": "spear", "tta_views": 4},
 }
-"""Labels that are known without settings: the paper's SPeaR, `SpearConfig.streaming()`, and that with four views."""
+"""Labels that are known without settings: `SpearConfig.paper()`, and the default with four views."""
 
 
 @dataclass(frozen=True)

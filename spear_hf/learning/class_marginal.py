@@ -1,7 +1,7 @@
 """ClassMarginal: how often each class was predicted for about the last M images of the stream (ours).
 
 Few answers cannot be of all classes, and asking a batch of four for that does harm. Over a stream they can be:
-`SpearConfig.diversity_memory` balances the classes of the stream in place of those of each batch.
+`SpearConfig.memory_images` balances the classes of the stream in place of those of each batch.
 """
 
 import math
@@ -37,6 +37,14 @@ class ClassMarginal:
     def add(self, mean: Tensor, count: int) -> None:
         """Remember this batch."""
         self._mean, self._weight = self.joined(mean, count), self._weight_with(count)
+
+    def rests_on(self, count: int) -> float:
+        """How many images the mean prediction of memory and a batch of `count` is of, about.
+
+        >>> ClassMarginal(64).rests_on(16)
+        16
+        """
+        return max(count, self.images * self._weight_with(count))
 
     def _fading(self, count: int) -> float:
         return math.exp(-count / self.images)

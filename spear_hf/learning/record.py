@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypedDict
 
-BUDGET = "budget: one batch in learn_every is learned from"
+BUDGET = "budget: one batch in adapt_every is learned from"
 CONFIDENT = "confident: mean entropy below tau"
 NON_FINITE_LOGITS = "the model's logits are not finite"
 NON_FINITE_LOSS = "the loss is not finite"

@@ -15,7 +15,7 @@ from spear_hf.backbones.fingerprint import KnownBase
 from spear_hf.config import SpearConfig, differences
 from spear_hf.errors import CheckpointError, ConfigError, InputError, LaunchError
 from spear_hf.learning.first_step import refuse_other_ranks
-from spear_hf.learning.objective import Losses, should_adapt, spear_loss
+from spear_hf.learning.objective import Losses, evidence, should_adapt, spear_loss
 from spear_hf.learning.optimize import adam_steps, are_finite, gradients, update
 from spear_hf.learning.record import BUDGET, CONFIDENT, NON_FINITE_GRADIENT, NON_FINITE_LOGITS, StepRecord, loss_fields
 from spear_hf.learning.statistics_memory import StreamStatistics
@@ -30,7 +30,7 @@ from spear_hf.steering.rsp import RSPValues
 from spear_hf.utils.batch import check_images, pixels_of, validate_batch
 from spear_hf.utils.distributed import ProcessGroup
 
-NO_OVERRIDE = ("boundaries", "num_groups", "stem", "alpha", "statistics_memory")
+NO_OVERRIDE = ("boundaries", "num_groups", "stem", "alpha", "memory_images")
 
 
 class Spear:
@@ -52,7 +52,7 @@ class Spear:
         streams_folder: where these are, and where those of an earlier process are found again; None takes a temporary
             folder.
         overrides: any SpearConfig field of the objective or the optimizer, in place of the adapter's own configuration
-            (learning_rate=..., tau=...). Placement, alpha and statistics_memory belong to the adapter and cannot be
+            (learning_rate=..., tau=...). Placement, alpha and memory_images belong to the adapter and cannot be
             overridden here.
 
     Attributes:
@@ -193,7 +193,7 @@ class Spear:
 
     def _answer_and_learn(self, batch: StreamBatch) -> Tensor:
         """One step of every stream in the batch."""
-        check_views(batch.x, self.config.answer_views)
+        check_views(batch.x, self.config.tta_views)
         values = self._forward.values(batch.states)
         found = self._forward.answer(batch, values)
         further = self._forward.further_answers(batch, values, found.statistics)
@@ -234,7 +234,7 @@ class Spear:
             return self._predicted(StreamBatch(x, local_shard(len(x)), states, index))
 
     def _predicted(self, batch: StreamBatch) -> Tensor:
-        check_views(batch.x, self.config.answer_views)
+        check_views(batch.x, self.config.tta_views)
         with VALUES:  # a step in another thread publishes values and memory under this lock
             memories = [state.statistics.copy() for state in batch.states]
             values = {key: value.detach().clone() for key, value in self._forward.values(batch.states).items()}
@@ -263,6 +263,7 @@ class Spear:
         first = Losses(*(value.detach() for value in losses))
         means = first.mean_entropy.view(-1)
         skipped = [self._why_skipped(state, mean) for state, mean in zip(batch.states, means, strict=True)]
+        classes = first.mean_prediction.shape[-1]
         for k in range(self.config.steps):
             learning = [i for i, why in enumerate(skipped) if why is None]
             if not learning:
@@ -274,7 +275,7 @@ class Spear:
                 part = batch.of(learning)
                 rows, states = list(range(len(learning))), part.states
                 values, total = self._total_again(part, found.statistics, learning)
-            moved = self._update(states, values, rows, total, [batch.sizes[i] for i in learning])
+            moved = self._update(states, values, rows, total, [batch.sizes[i] for i in learning], classes)
             for i, has_moved in zip(learning, moved, strict=True):
                 skipped[i] = None if has_moved else NON_FINITE_GRADIENT
         return first, skipped
@@ -299,7 +300,13 @@ class Spear:
         return values, self._losses(part, values, self._forward.logits(part, values, statistics)).total.sum()
 
     def _update(
-        self, states: Sequence[StreamState], values: Values, rows: list[int], total: Tensor, sizes: list[int]
+        self,
+        states: Sequence[StreamState],
+        values: Values,
+        rows: list[int],
+        total: Tensor,
+        sizes: list[int],
+        classes: int,
     ) -> list[bool]:
         """One Adam step of each stream down the summed loss; False for those whose gradient is not finite.
 
@@ -309,12 +316,15 @@ class Spear:
             rows: the places of the streams in `values`.
             total: each stream's loss depends on its own rows alone, so one backward pass serves all.
             sizes: images of each stream in this batch.
+            classes: K.
         """
-        rates = [self._learning_rate(size) for size in sizes]
+        seen = [state.classes for state in states if state.classes is not None] or None
+        shares = evidence(sizes, classes, self.config, seen)
+        rates = [self._learning_rate(size, share) for size, share in zip(sizes, shares, strict=True)]
         own = states[0]
         with self._forward.backward_context():
             if isinstance(own, AdapterStream):
-                if self.config.learning_rate_batch:
+                if self.config.learning_rate_batch or self.config.evidence_images:
                     own.optimizer.param_groups[0]["lr"] = rates[0]
                 scaler = getattr(self._accelerator, "scaler", None)
                 return [update(total, own.optimizer, self.processes, scaler, lock=VALUES)]
@@ -329,10 +339,13 @@ class Spear:
                 states[i].learned = learned
         return finite
 
-    def _learning_rate(self, images: int) -> float:
-        """Where the configuration asks for it, with the square root of the batch, as a gradient's noise goes."""
+    def _learning_rate(self, images: int, share: float) -> float:
+        """With the root of the batch, where the configuration asks for it, and with the root of the evidence share.
+
+        A gradient's noise goes with the root of the images that it is of.
+        """
         meant = self.config.learning_rate_batch
-        return self.config.learning_rate * (math.sqrt(images / meant) if meant else 1)
+        return self.config.learning_rate * math.sqrt(share * (images / meant if meant else 1))
 
     def _why_skipped(self, state: StreamState, mean_entropy: Tensor) -> str | None:
         if not bool(torch.isfinite(mean_entropy)):

@@ -1,7 +1,7 @@
 """The batch-norm statistics that a stream remembers, and how one forward uses them for the streams of its batch.
 
 A batch of four says little about a channel's mean and variance. A stream lets them be those of about its last M images
-(`SpearConfig.statistics_memory`; ours, the paper has each batch alone). What is remembered belongs to the stream; the
+(`SpearConfig.memory_images`; ours, the paper has each batch alone). What is remembered belongs to the stream; the
 model never holds it.
 """
 

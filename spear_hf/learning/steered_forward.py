@@ -172,7 +172,7 @@ class SteeredForward:
 
     def is_off_budget(self, state: StreamState) -> bool:
         """Whether this batch is one of those that are only answered."""
-        return state.num_steps % self.config.learn_every != 0
+        return state.num_steps % self.config.adapt_every != 0
 
     def was_confident(self, state: StreamState) -> bool:
         """Whether the gate was shut for the batch before: then this forward seldom needs a graph."""
@@ -214,8 +214,8 @@ class SteeredForward:
         return flipped
 
     def further_answers(self, batch: StreamBatch, values: Values, statistics: StreamStatistics) -> Iterator[Tensor]:
-        """Logits (B, K) of the other `answer_views`, under the statistics of the batch as it is."""
-        for view in further_views(batch.x, self.config.answer_views):
+        """Logits (B, K) of the other `tta_views`, under the statistics of the batch as it is."""
+        for view in further_views(batch.x, self.config.tta_views):
             with torch.no_grad():
                 yield self.logits(batch.with_images(view), values, statistics.replayed(batch.index, batch.sizes))
 

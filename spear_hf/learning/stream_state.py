@@ -116,8 +116,8 @@ class StreamState:
         self.layout = ValueLayout(start)
         self.lock = RLock()  # held during a step: it reads, learns and writes
         self._start = self.layout.flat(start)
-        self.statistics = StatisticsMemory(config.statistics_memory, num_channels)
-        self.classes = ClassMarginal(config.diversity_memory) if config.diversity_memory else None
+        self.statistics = StatisticsMemory(config.memory_images, num_channels)
+        self.classes = ClassMarginal(config.memory_images) if config.memory_images else None
         self.shift = DomainShiftDetector(config.domain_jump) if config.domain_jump else None
         self.selector = AlphaSelector(config.alpha_trial)
         self.num_steps = 0

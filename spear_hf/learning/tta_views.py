@@ -21,7 +21,7 @@ def check_views(x: Tensor, count: int) -> None:
     """Raise InputError for more than one view of anything but (B, C, H, W)."""
     if count > 1 and x.dim() != 4:
         raise InputError(
-            f"answer_views={count} needs images (B, C, H, W), and this batch is {tuple(x.shape)}; set answer_views=1"
+            f"tta_views={count} needs images (B, C, H, W), and this batch is {tuple(x.shape)}; set tta_views=1"
         )
 
 

@@ -278,7 +278,7 @@ class SpearModel(nn.Module):
     def _choice(self, adapter_name: str | Sequence[str] | None) -> AdapterChoice:
         names = (adapter_name,) if isinstance(adapter_name, str) else tuple(adapter_name or ())
         alpha = self._common("alpha", names)
-        self._common("statistics_memory", names)
+        self._common("memory_images", names)
         rsps = {boundary.key: self.adapters.composed(names, boundary.key) for boundary in self.boundaries}
         return AdapterChoice(names, alpha, {key: several for key, several in rsps.items() if several})
 

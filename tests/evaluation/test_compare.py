@@ -157,8 +157,7 @@ def test_several_labels_may_be_of_one_method() -> None:
 
 def test_variants_of_spear_are_known_by_name() -> None:
     found = method_specs("spear_paper,spear_stream")
-    assert SpearConfig.from_dict(dict(found["spear_paper"].settings)) == SpearConfig(alpha=0.5, diversity_batch=1)
-    assert SpearConfig.from_dict(dict(found["spear_stream"].settings)) == SpearConfig.streaming()
+    assert SpearConfig.from_dict(dict(found["spear_paper"].settings)) == SpearConfig.paper()
     assert method_specs("spear_stream", {"spear_stream": {"method": "tent"}})["spear_stream"].method == "tent"
 
 

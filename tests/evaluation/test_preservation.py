@@ -25,7 +25,7 @@ def test_clean_images_are_answered_with_what_each_domain_taught(net: nn.Module) 
 
 
 def test_what_a_learner_remembers_of_a_stream_does_not_reach_the_model(net: nn.Module, images: Tensor) -> None:
-    pristine, config = copy.deepcopy(net), SpearConfig(alpha=0.9, statistics_memory=64, learning_rate=0.0)
+    pristine, config = copy.deepcopy(net), SpearConfig(alpha=0.9, memory_images=64, learning_rate=0.0)
     fresh = get_spear_model(copy.deepcopy(net), config)
     tta = Spear(get_spear_model(net, config))
     tta.step(5 * images + 3)

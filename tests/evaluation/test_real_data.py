@@ -26,7 +26,7 @@ def test_real_networks_are_compared_on_real_images(
     assert done.returncode == 0, done.stderr
     found = Comparison.from_json(tmp_path / "out" / "comparison.json")
     assert found.labels == methods
-    assert found.provenance["contenders"]["spear_stream"]["settings"]["statistics_memory"] == 64
+    assert found.provenance["contenders"]["spear_stream"]["settings"]["memory_images"] == 64
     assert found.provenance["stream"]["source"]["count"] == count
     assert found.error("spear", 16) < found.error("source", 16)
     assert found.provenance["contenders"]["eata"]["resources"]["source_images"]["shape"] == [2000, 3, 32, 32]

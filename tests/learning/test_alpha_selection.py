@@ -48,11 +48,11 @@ def test_no_images_are_no_trial() -> None:
 
 @pytest.mark.parametrize("memory", [0, 64])
 def test_statistics_that_fit_badly_give_way_at_the_first_batch(net: nn.Module, images: Tensor, memory: int) -> None:
-    tta = learner(with_variance(net, 1000.0), statistics_memory=memory)
+    tta = learner(with_variance(net, 1000.0), memory_images=memory)
     answers = [tta.step(x) for x in images.split(4)]
     assert tta.last is not None
     assert tta.last.whole_statistics
-    whole = learner(tta.unload(), alpha=1.0, alpha_trial=0, statistics_memory=memory)
+    whole = learner(tta.unload(), alpha=1.0, alpha_trial=0, memory_images=memory)
     for x, answer in zip(images.split(4), answers, strict=True):
         torch.testing.assert_close(whole.step(x), answer)
 
@@ -81,7 +81,7 @@ def test_after_the_trial_a_batch_costs_what_it_did(net: nn.Module, images: Tenso
 def test_a_new_domain_is_tried_anew(net: nn.Module) -> None:
     generator = torch.Generator().manual_seed(2)
     batches = [torch.randn(8, 3, 16, 16, generator=generator) for _ in range(10)]
-    tta = learner(with_variance(net, 0.1), statistics_memory=64, domain_jump=4.0)
+    tta = learner(with_variance(net, 0.1), memory_images=64, domain_jump=4.0)
     trials = []
     for x in batches[:6] + [y * 0.3 - 2 for y in batches[6:]]:
         before = tta.state_dict()["trial"]["count"]
@@ -94,7 +94,7 @@ def test_a_new_domain_is_tried_anew(net: nn.Module) -> None:
 def test_a_new_domain_begins_the_way_of_the_last(net: nn.Module, factor: float) -> None:
     generator = torch.Generator().manual_seed(2)
     batches = [torch.randn(8, 3, 16, 16, generator=generator) for _ in range(10)]
-    tta = learner(with_variance(net, factor), statistics_memory=64, domain_jump=4.0)
+    tta = learner(with_variance(net, factor), memory_images=64, domain_jump=4.0)
     ways, began = [], []
     for x in batches[:6] + [y * 0.3 - 2 for y in batches[6:]]:
         tta.step(x)
@@ -109,7 +109,7 @@ def test_a_new_domain_begins_the_way_of_the_last(net: nn.Module, factor: float) 
 
 
 def test_reset_and_resume_give_the_same_bits(net: nn.Module, images: Tensor) -> None:
-    tta = learner(with_variance(net, 1000.0), statistics_memory=16, learning_rate=0.01, learn_stride=2)
+    tta = learner(with_variance(net, 1000.0), memory_images=16, learning_rate=0.01, learn_stride=2)
     check_resume(tta, images.split(4), split=2)
 
 

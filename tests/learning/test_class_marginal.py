@@ -16,7 +16,7 @@ A, B = torch.tensor([1.0, 0.0, 0.0]), torch.tensor([0.0, 0.5, 0.5])
 
 
 def learner(net: nn.Module, images: int = 16, **changes: object) -> Spear:
-    return Spear(steered(net, SpearConfig(diversity_memory=images, tau=0.0, **changes)))  # type: ignore[arg-type]
+    return Spear(steered(net, SpearConfig(memory_images=images, tau=0.0, **changes)))  # type: ignore[arg-type]
 
 
 def test_earlier_batches_fade_with_the_images_that_came_since() -> None:
@@ -69,7 +69,7 @@ def test_losses_are_finite_where_a_class_never_came() -> None:
 
 
 def test_a_batch_that_is_not_learned_from_counts_and_a_broken_one_does_not(net: nn.Module, images: Tensor) -> None:
-    tta = learner(net, learn_every=2)
+    tta = learner(net, adapt_every=2)
     tta.step(images)
     before = tta.state_dict()["seen"]["mean"]
     tta.step(images + 1)  # off the budget
@@ -99,7 +99,7 @@ def test_a_learning_rate_that_was_set_by_hand_stays(net: nn.Module, images: Tens
     assert tta.optimizer.param_groups[0]["lr"] == 0.123
 
 
-@pytest.mark.parametrize("field", ["diversity_memory", "learning_rate_batch"])
+@pytest.mark.parametrize("field", ["memory_images", "learning_rate_batch"])
 def test_a_negative_count_is_refused(field: str) -> None:
     with pytest.raises(ConfigError, match=f"{field}=-1 is not allowed"):
         SpearConfig(**{field: -1})  # pyright: ignore[reportArgumentType]

@@ -164,7 +164,7 @@ def test_spear_is_a_tta_method(net: nn.Module) -> None:
 
 
 def test_every_third_batch_is_learned_from_and_all_are_answered(net: nn.Module, images: Tensor) -> None:
-    tta = learner(net, learn_every=3)
+    tta = learner(net, adapt_every=3)
     adapted = []
     for _ in range(5):
         expected = tta.model(images).detach()
@@ -173,7 +173,7 @@ def test_every_third_batch_is_learned_from_and_all_are_answered(net: nn.Module, 
         adapted.append(tta.last.adapted)
     assert adapted == [True, False, False, True, False]
     assert tta.last is not None
-    assert tta.last.skipped == "budget: one batch in learn_every is learned from"
+    assert tta.last.skipped == "budget: one batch in adapt_every is learned from"
 
 
 def test_a_stride_learns_from_every_other_image_under_the_statistics_of_all(net: nn.Module, images: Tensor) -> None:

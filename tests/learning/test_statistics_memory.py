@@ -12,7 +12,7 @@ from tests.builders import check_resume, steered
 
 
 def learner(net: nn.Module, images: int = 16, **changes: object) -> Spear:
-    return Spear(steered(net, SpearConfig(statistics_memory=images, alpha=0.5, tau=0.0, **changes)))  # type: ignore[arg-type]
+    return Spear(steered(net, SpearConfig(memory_images=images, alpha=0.5, tau=0.0, **changes)))  # type: ignore[arg-type]
 
 
 def layer() -> tuple[nn.Module, NormLayout]:
@@ -119,7 +119,7 @@ def test_a_stream_after_reset_and_a_resumed_one_give_the_same_bits(
     net: nn.Module, images: Tensor, memories: tuple[int, int]
 ) -> None:
     statistics, diversity = memories
-    tta = learner(net, statistics, diversity_memory=diversity)
+    tta = learner(net, statistics, memory_images=diversity)
     check_resume(tta, [images[:4], images[4:], images[2:6]], split=2)
 
 
@@ -133,21 +133,21 @@ def test_several_steps_of_a_batch_remember_it_once(net: nn.Module, images: Tenso
 
 
 def test_adapters_of_different_memory_do_not_act_together(net: nn.Module) -> None:
-    model = steered(net, SpearConfig(statistics_memory=16))
-    model.add_adapter("other", SpearConfig(statistics_memory=8))
-    with pytest.raises(ConfigError, match=r"different statistics_memory \[8, 16\]"):
+    model = steered(net, SpearConfig(memory_images=16))
+    model.add_adapter("other", SpearConfig(memory_images=8))
+    with pytest.raises(ConfigError, match=r"different memory_images \[8, 16\]"):
         model.set_adapter(["default", "other"])
 
 
 def test_a_negative_memory_is_refused() -> None:
-    with pytest.raises(ConfigError, match="statistics_memory=-1 is not allowed"):
-        SpearConfig(statistics_memory=-1)
+    with pytest.raises(ConfigError, match="memory_images=-1 is not allowed"):
+        SpearConfig(memory_images=-1)
 
 
 @pytest.mark.parametrize("pixel", [1e8, 1e20, 3e38])
 def test_a_finite_but_absurd_pixel_is_not_remembered(net: nn.Module, pixel: float) -> None:
     """In statistics, in Adam's moments and in the classes: the batches after it are answered as if it had not come."""
-    tta, other = (learner(base, 64, hard_gate=False, diversity_memory=64) for base in (copy.deepcopy(net), net))
+    tta, other = (learner(base, 64, hard_gate=False) for base in (copy.deepcopy(net), net))
     generator = torch.Generator().manual_seed(0)
     for number in range(6):
         x = torch.randn(8, 3, 32, 32, generator=generator)

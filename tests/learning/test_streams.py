@@ -18,15 +18,15 @@ from spear_hf.learning.stream_state import StreamState
 from spear_hf.utils.state_file import packed, write_state
 from tests.builders import steered
 
-PLAIN = SpearConfig(tau=0.0, learning_rate=0.01, boundaries="all")
-STREAMING = SpearConfig.streaming(domain_jump=2.0, tau=0.0)
+PLAIN = SpearConfig.paper(tau=0.0, learning_rate=0.01, boundaries="all")
+STREAMING = SpearConfig(domain_jump=2.0)
 TRYING = dataclasses.replace(STREAMING, alpha=0.5, alpha_trial=8, domain_jump=0.0)
 CONFIGS = {
     "plain": PLAIN,
     "streaming": STREAMING,
     "two steps": dataclasses.replace(PLAIN, steps=2),
     "stride": dataclasses.replace(STREAMING, learn_stride=2),
-    "views": dataclasses.replace(STREAMING, answer_views=2),
+    "views": dataclasses.replace(STREAMING, tta_views=2),
 }
 
 

@@ -12,7 +12,7 @@ from tests.builders import steered
 
 
 def learner(net: nn.Module, views: int, **changes: Any) -> Spear:
-    return Spear(steered(net, SpearConfig(answer_views=views, tau=0.0, **changes)))
+    return Spear(steered(net, SpearConfig(tta_views=views, tau=0.0, **changes)))
 
 
 def test_views_are_mirrored_and_moved_by_a_32nd_of_the_side() -> None:
@@ -56,10 +56,10 @@ def test_a_step_answers_over_the_views_and_learns_from_the_image(net: nn.Module,
 
 
 def test_views_are_answered_under_the_statistics_of_the_batch(net: nn.Module, images: Tensor) -> None:
-    tta = learner(net, 4, alpha=0.5, statistics_memory=16, learning_rate=0.0)
+    tta = learner(net, 4, alpha=0.5, memory_images=16, learning_rate=0.0)
     answer = tta.step(images)
     kept = tta.state_dict()["statistics"]
-    one = learner(tta.unload(), 1, alpha=0.5, statistics_memory=16, learning_rate=0.0)
+    one = learner(tta.unload(), 1, alpha=0.5, memory_images=16, learning_rate=0.0)
     alone = one.step(images)
     torch.testing.assert_close(one.state_dict()["statistics"], kept, rtol=0, atol=0)
     assert not torch.equal(alone, answer)
@@ -76,14 +76,14 @@ def test_views_go_with_a_part_of_the_batch_and_further_steps(net: nn.Module, ima
 
 def test_anything_but_images_has_one_view(images: Tensor) -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
-    model = get_spear_model(net, SpearConfig(answer_views=2, boundaries="all"), inputs=torch.rand(2, 12))
+    model = get_spear_model(net, SpearConfig(tta_views=2, boundaries="all"), inputs=torch.rand(2, 12))
     tta = Spear(model)
-    with pytest.raises(InputError, match=r"answer_views=2 needs images \(B, C, H, W\)"):
+    with pytest.raises(InputError, match=r"tta_views=2 needs images \(B, C, H, W\)"):
         tta.step(torch.rand(8, 12))
     assert tta.num_steps == 0
 
 
 @pytest.mark.parametrize("views", [0, 5, 2.0])
 def test_other_numbers_of_views_are_refused(views: Any) -> None:
-    with pytest.raises(ConfigError, match="answer_views is a whole number from 1 to 4"):
-        SpearConfig(answer_views=views)
+    with pytest.raises(ConfigError, match="tta_views is a whole number from 1 to 4"):
+        SpearConfig(tta_views=views)
