@@ -69,7 +69,7 @@ class SpearConfig:
         default=4.0,
         metadata=_about(
             "Reset the remembered statistics, and predict the batch again, when a batch is this many times farther "
-            "from them than usual; 0 disables (extension)."
+            "from them than usual; 0 disables, as memory_images=0 does (extension)."
         ),
     )
     alpha_trial: int = field(
@@ -158,11 +158,8 @@ class SpearConfig:
             check_count(self, name)
         for name in ("memory_images", "alpha_trial", "learning_rate_batch"):
             check_count(self, name, least=0)
-        if self.domain_jump and (self.domain_jump <= 1 or not self.memory_images):
-            raise ConfigError(
-                f"domain_jump={self.domain_jump:g} with memory_images={self.memory_images} is not allowed; "
-                "domain_jump is 0 or above 1, and needs a memory_images above 0"
-            )
+        if 0 < self.domain_jump <= 1:
+            raise ConfigError(f"domain_jump={self.domain_jump:g} is not allowed; it is 0 or above 1")
         check_count(self, "tta_views", most=MOST_VIEWS)
         if self.num_groups is not None:
             check_count(self, "num_groups")

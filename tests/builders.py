@@ -109,7 +109,7 @@ def steered(net: nn.Module, config: SpearConfig | None = None, *, adapter_name: 
 
 def learner(net: nn.Module, config: SpearConfig | None = None, **options: Any) -> Spear:
     """A Spear whose gate is open, on `net`."""
-    return Spear(steered(net, config or SpearConfig(tau=0.0, hard_gate=False)), **options)
+    return Spear(steered(net, config or SpearConfig.paper(tau=0.0, hard_gate=False)), **options)
 
 
 def check_resume(tta: Any, batches: Sequence[Tensor], split: int) -> None:

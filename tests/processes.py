@@ -28,7 +28,6 @@ REMEMBERING = dataclasses.replace(
     memory_images=16,
     domain_jump=1.5,
     alpha_trial=40,
-    memory_images=24,
     learning_rate_batch=16,
     tta_views=4,
 )

@@ -188,7 +188,7 @@ def spear_loss(
         groups: as for `batch_means`; every loss is then (S,), each stream's own, and the RSPs are (S, C).
 
     >>> import torch
-    >>> round(spear_loss(torch.zeros(4, 10), {0: [RSP(8, 1)]}, SpearConfig(tau=0.25)).entropy.item(), 4)
+    >>> round(spear_loss(torch.zeros(4, 10), {0: [RSP(8, 1)]}, SpearConfig.paper(tau=0.25)).entropy.item(), 4)
     0.75
     """
     mean_entropy, mean_prediction = batch_means(logits, shard, groups)

@@ -118,7 +118,7 @@ class StreamState:
         self._start = self.layout.flat(start)
         self.statistics = StatisticsMemory(config.memory_images, num_channels)
         self.classes = ClassMarginal(config.memory_images) if config.memory_images else None
-        self.shift = DomainShiftDetector(config.domain_jump) if config.domain_jump else None
+        self.shift = DomainShiftDetector(config.domain_jump) if config.domain_jump and config.memory_images else None
         self.selector = AlphaSelector(config.alpha_trial)
         self.num_steps = 0
         self.last: StepRecord | None = None

@@ -156,9 +156,9 @@ def test_several_labels_may_be_of_one_method() -> None:
 
 
 def test_variants_of_spear_are_known_by_name() -> None:
-    found = method_specs("spear_paper,spear_stream")
+    found = method_specs("spear_paper,spear_views")
     assert SpearConfig.from_dict(dict(found["spear_paper"].settings)) == SpearConfig.paper()
-    assert method_specs("spear_stream", {"spear_stream": {"method": "tent"}})["spear_stream"].method == "tent"
+    assert method_specs("spear_views", {"spear_views": {"method": "tent"}})["spear_views"].method == "tent"
 
 
 def test_rivals_can_have_what_was_published() -> None:

@@ -10,7 +10,7 @@ from tests.builders import check_resume, steered
 
 
 def learner(net: nn.Module, **changes: Any) -> Spear:
-    config = SpearConfig(alpha=0.5, tau=0.0, learning_rate=0.0, alpha_trial=16)
+    config = SpearConfig.paper(tau=0.0, learning_rate=0.0, alpha_trial=16)
     return Spear(steered(net, SpearConfig.from_dict(config.to_dict() | changes)))
 
 

@@ -16,7 +16,7 @@ A, B = torch.tensor([1.0, 0.0, 0.0]), torch.tensor([0.0, 0.5, 0.5])
 
 
 def learner(net: nn.Module, images: int = 16, **changes: object) -> Spear:
-    return Spear(steered(net, SpearConfig(memory_images=images, tau=0.0, **changes)))  # type: ignore[arg-type]
+    return Spear(steered(net, SpearConfig.paper(memory_images=images, tau=0.0, **changes)))
 
 
 def test_earlier_batches_fade_with_the_images_that_came_since() -> None:
@@ -40,7 +40,7 @@ def test_with_nothing_remembered_value_and_gradient_are_those_of_equation_8() ->
     torch.manual_seed(0)
     logits = torch.randn(6, 5, dtype=torch.float64, requires_grad=True)
     plain, remembered = (
-        spear_loss(logits, {0: [RSP(2, 1)]}, SpearConfig(), seen=seen).diversity for seen in (None, ClassMarginal(9))
+        spear_loss(logits, {0: [RSP(2, 1)]}, SpearConfig.paper(), seen=seen).diversity for seen in (None, ClassMarginal(9))
     )
     torch.testing.assert_close(remembered, plain)
     torch.testing.assert_close(torch.autograd.grad(remembered, logits), torch.autograd.grad(plain, logits))
@@ -50,7 +50,7 @@ def test_one_image_is_pushed_from_the_classes_that_the_stream_has_had() -> None:
     seen = ClassMarginal(64)
     seen.add(A, 32)
     logits = torch.zeros(1, 3, requires_grad=True)
-    losses = spear_loss(logits, {0: [RSP(2, 1)]}, SpearConfig(), seen=seen)
+    losses = spear_loss(logits, {0: [RSP(2, 1)]}, SpearConfig.paper(), seen=seen)
     (gradient,) = torch.autograd.grad(losses.diversity, logits)
     assert gradient[0, 0] > 0.1  # descending lowers class 0
     assert bool((gradient[0, 1:] < 0).all())
@@ -62,7 +62,7 @@ def test_losses_are_finite_where_a_class_never_came() -> None:
     seen = ClassMarginal(4)
     seen.add(A, 400)
     logits = torch.tensor([[200.0, -200.0, -200.0]], requires_grad=True)
-    losses = spear_loss(logits, {0: [RSP(2, 1)]}, SpearConfig(), seen=seen)
+    losses = spear_loss(logits, {0: [RSP(2, 1)]}, SpearConfig.paper(), seen=seen)
     (gradient,) = torch.autograd.grad(losses.total, logits)
     assert bool(torch.isfinite(losses.total))
     assert bool(torch.isfinite(gradient).all())

@@ -4,10 +4,14 @@ import pytest
 import torch
 
 from spear_hf.config import SpearConfig
+from spear_hf.learning.class_marginal import ClassMarginal
 from spear_hf.learning.objective import (
     anchor_loss,
     diversity_loss,
     entropy_loss,
+    evidence,
+    evidence_share,
+    likelihood_ratio,
     normalized_entropy,
     should_adapt,
     spear_loss,
@@ -65,7 +69,33 @@ def test_anchor_weighs_deeper_rsps_more() -> None:
 def test_the_total_is_the_weighted_sum() -> None:
     rsp, logits = RSP(2, 1), torch.randn(8, 5)
     rsp.beta.data.fill_(0.5)
-    config = SpearConfig(lambda_ent=2.0, lambda_div=3.0, lambda_anchor=5.0, tau=0.1)
+    config = SpearConfig(lambda_ent=2.0, lambda_div=3.0, lambda_anchor=5.0, tau=0.1, evidence_images=3.2)
     losses = spear_loss(logits, {1: [rsp]}, config)
-    expected = 2 * losses.entropy + 3 * 0.5 * losses.diversity + 5 * losses.anchor  # half a diversity_batch
+    expected = 2 * losses.entropy + 3 * 0.5 * losses.diversity + 5 * losses.anchor  # 8 of 5 * 3.2 images
     torch.testing.assert_close(losses.total, expected)
+
+
+def test_the_likelihood_ratio_takes_its_share_of_the_entropy_term() -> None:
+    logits, config = torch.randn(8, 5), SpearConfig(likelihood_ratio=0.25)
+    losses = spear_loss(logits, {0: [RSP(2, 1)]}, config)
+    p = logits.softmax(-1)
+    ratio = -(p * (p / (1 - p)).log()).sum(-1).mean() / math.log(5)
+    torch.testing.assert_close(losses.entropy, 0.75 * losses.mean_entropy + 0.25 * ratio)
+
+
+def test_a_sure_answer_keeps_its_gradient() -> None:
+    logits = torch.tensor([[9.0, 0.0, 0.0]], requires_grad=True)
+    (of_entropy,) = torch.autograd.grad(normalized_entropy(logits).sum(), logits)
+    (of_ratio,) = torch.autograd.grad(likelihood_ratio(logits).sum(), logits)
+    assert of_ratio.norm() > 100 * of_entropy.norm()
+    assert bool(torch.isfinite(torch.autograd.grad(likelihood_ratio(logits * 1e6).sum(), logits)[0]).all())
+
+
+def test_few_images_of_many_classes_weigh_less() -> None:
+    assert [evidence_share(n, 10, 1.6) for n in (4, 16, 64)] == [0.25, 1.0, 1.0]
+    assert evidence_share(1, 1000, 0.0) == 1.0
+    seen = ClassMarginal(64)
+    assert evidence([4], 40, SpearConfig(), seen)[0] == pytest.approx(4 / 64)
+    for _ in range(100):
+        seen.add(torch.full((40,), 1 / 40), 4)
+    assert evidence([4], 40, SpearConfig(), seen)[0] == pytest.approx(1.0, abs=0.01)

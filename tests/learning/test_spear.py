@@ -10,7 +10,7 @@ from spear_hf.errors import ConfigError, InputError
 from spear_hf.learning.objective import normalized_entropy, spear_loss
 from tests.builders import steered
 
-OPEN = SpearConfig(tau=0.0, learning_rate=0.01, boundaries="all")
+OPEN = SpearConfig.paper(alpha=0.35, tau=0.0, learning_rate=0.01, boundaries="all")
 
 
 def learner(net: nn.Module, **changes: object) -> Spear:
