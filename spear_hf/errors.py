@@ -37,7 +37,7 @@ class SpearError(Exception):
     ...     SpearConfig(alpha=2)
     ... except SpearError as error:
     ...     print(error)
-    alpha=2 is not allowed; alpha is a number in [0, 1]; the default is 0.35
+    alpha=2 is not allowed; alpha is a number in [0, 1]; the default is 0.5
     """
 
 

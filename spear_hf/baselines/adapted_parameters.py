@@ -206,7 +206,7 @@ class AdaptedRsps:
     >>> import timm
     >>> from spear_hf.baselines.adapted_parameters import AdaptedRsps
     >>> AdaptedRsps(timm.create_model("test_resnet")).optimizer_config.learning_rate
-    0.03
+    0.02
     """
 
     def __init__(self, model: nn.Module, config: SpearConfig | None = None) -> None:

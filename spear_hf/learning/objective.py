@@ -105,12 +105,15 @@ def batch_means(
     >>> batch_means(torch.zeros(4, 2))
     (tensor(1.), tensor([0.5000, 0.5000]))
     """
+    means = _means(torch.cat([normalized_entropy(logits)[:, None], log_probabilities(logits).exp()], 1), shard, groups)
+    return means[..., 0], means[..., 1:]
+
+
+def _means(rows: Tensor, shard: BatchShard | None, groups: ImageGroups | None) -> Tensor:
+    """(R,) over the global batch, in one collective, or (S, R) over each stream's images, of rows (B, R)."""
     if groups is not None:
-        return groups.means(normalized_entropy(logits)), groups.means(log_probabilities(logits).exp())
-    predictions = log_probabilities(logits).exp().sum(0)
-    sums = torch.cat([normalized_entropy(logits).sum(0, keepdim=True), predictions])
-    means = sums / len(logits) if shard is None else shard.sum(sums) / shard.total
-    return means[0], means[1:]
+        return groups.means(rows)
+    return rows.sum(0) / len(rows) if shard is None else shard.sum(rows.sum(0)) / shard.total
 
 
 def diversity_loss(logits: Tensor, shard: BatchShard | None = None) -> Tensor:
@@ -191,28 +194,24 @@ def spear_loss(
     >>> round(spear_loss(torch.zeros(4, 10), {0: [RSP(8, 1)]}, SpearConfig.paper(tau=0.25)).entropy.item(), 4)
     0.75
     """
-    mean_entropy, mean_prediction = batch_means(logits, shard, groups)
+    columns = [normalized_entropy(logits)[:, None], log_probabilities(logits).exp()]
+    if config.likelihood_ratio:
+        columns.append(likelihood_ratio(logits)[:, None])
+    means, classes = _means(torch.cat(columns, 1), shard, groups), logits.shape[-1]
+    mean_entropy, mean_prediction = means[..., 0], means[..., 1 : 1 + classes]
     entropy = entropy_loss(mean_entropy, config.tau)
+    if config.likelihood_ratio:
+        entropy = (1 - config.likelihood_ratio) * entropy + config.likelihood_ratio * means[..., -1]
     sizes = groups.sizes if groups is not None else [len(logits) if shard is None else shard.total]
     if seen is None:
         diversity = _divergence_from_uniform(mean_prediction)
     else:
         diversity = _stream_divergence(mean_prediction, _joined(seen, mean_prediction.detach(), sizes))
     anchor = anchor_loss(rsps, config.anchor_growth).to(logits.device)
-    if config.likelihood_ratio:
-        ratio = _mean(likelihood_ratio(logits), shard, groups)
-        entropy = (1 - config.likelihood_ratio) * entropy + config.likelihood_ratio * ratio
-    weights = [config.lambda_div * share for share in evidence(sizes, logits.shape[-1], config, seen)]
+    weights = [config.lambda_div * share for share in evidence(sizes, classes, config, seen)]
     lambda_div = weights[0] if groups is None else diversity.new_tensor(weights)
     total = config.lambda_ent * entropy + lambda_div * diversity + config.lambda_anchor * anchor
     return Losses(mean_entropy, mean_prediction, entropy, diversity, anchor, total)
-
-
-def _mean(rows: Tensor, shard: BatchShard | None, groups: ImageGroups | None) -> Tensor:
-    """The mean over the global batch, a scalar, or over each stream's images, (S,)."""
-    if groups is not None:
-        return groups.means(rows)
-    return rows.mean() if shard is None else shard.sum(rows.sum(0, keepdim=True))[0] / shard.total
 
 
 def evidence(

@@ -178,9 +178,9 @@ def test_a_model_folder_is_not_saved_into(net: nn.Module, tmp_path: Path) -> Non
 
 def test_a_file_from_before_a_field_existed_is_read_with_its_default(net: nn.Module, saved: Path) -> None:
     config = json.loads((saved / CONFIG).read_text())
-    del config["spear_config"]["diversity_batch"]
+    del config["spear_config"]["evidence_images"]
     (saved / CONFIG).write_text(json.dumps(config))
     essence = {key: config[key] for key in ("boundaries", "spear_config")} | {"format_version": 1}
     save_file(load_file(saved / WEIGHTS), saved / WEIGHTS, {"spear": json.dumps(essence)})
     model = SpearModel.from_pretrained(net, saved)
-    assert model.peft_config["default"].diversity_batch == SpearConfig().diversity_batch
+    assert model.peft_config["default"].evidence_images == SpearConfig().evidence_images

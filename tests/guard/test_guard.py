@@ -28,7 +28,7 @@ from tests.builders import TwoStages, made
 from tests.guard import guard_processes
 from tests.processes import run_in_two_processes
 
-OPEN = SpearConfig(tau=0.0, learning_rate=0.01, boundaries="all")
+OPEN = SpearConfig.paper(alpha=0.35, tau=0.0, learning_rate=0.01, boundaries="all")
 CALM: dict[str, Any] = {"margin": 1.0, "max_entropy_rise": 1.0, "max_collapse": 1.0}  # a random net agrees on little
 
 

@@ -66,5 +66,5 @@ def test_a_network_of_several_streams_is_not_refused() -> None:
 def test_a_scripted_batch_norm_is_named_where_its_statistics_would_be_mixed() -> None:
     net = TwoStages().eval()
     net.layers[1].bn = torch.jit.script(net.layers[1].bn)
-    with pytest.warns(UserWarning, match=r"1 BatchNorm layers \(layers\.1\.bn, \.\.\.\) are scripted, so alpha=0\.35"):
+    with pytest.warns(UserWarning, match=r"1 BatchNorm layers \(layers\.1\.bn, \.\.\.\) are scripted, so alpha=0\.5"):
         get_spear_model(net)

@@ -62,7 +62,7 @@ def test_a_loss_of_no_images_has_a_gradient_of_zero() -> None:
     from spear_hf.config import SpearConfig
 
     loss = spear_loss(
-        logits * rsp.gamma.sum(), {0: [rsp]}, SpearConfig(), BatchShard((0, 2), 0, halves([torch.ones(5)]))
+        logits * rsp.gamma.sum(), {0: [rsp]}, SpearConfig(), BatchShard((0, 2), 0, halves([torch.ones(6)]))
     )
     assert not any(bool(g.any()) for g in torch.autograd.grad(loss.total, list(rsp.parameters())))
 
