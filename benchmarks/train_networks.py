@@ -2,9 +2,9 @@
 
     python benchmarks/train_networks.py --data CIFAR10_FOLDER --output WEIGHTS_FOLDER --minutes 60
 
-CIFAR10_FOLDER holds train.parquet and test.parquet (columns image and label). Each network is trained for `--minutes` of
-wall time and written to WEIGHTS_FOLDER/NAME.safetensors, with its test error in NAME.json. The factories below build the
-networks: `load(name, folder)` gives one with its weights; all take images normalised by MEAN and STD.
+CIFAR10_FOLDER holds train.parquet and test.parquet (columns image and label). Each network is trained for `--minutes`
+of wall time and written to WEIGHTS_FOLDER/NAME.safetensors, with its test error in NAME.json. `load(name, folder)`
+gives one with its weights; all take images normalised by MEAN and STD.
 
 - resnet26_gn: a narrow ResNet-26 of four stages with GroupNorm: no batch statistics.
 - nf_resnet26: no normalisation at all; timm's scaled weight standardisation.

@@ -40,7 +40,8 @@ def test_with_nothing_remembered_value_and_gradient_are_those_of_equation_8() ->
     torch.manual_seed(0)
     logits = torch.randn(6, 5, dtype=torch.float64, requires_grad=True)
     plain, remembered = (
-        spear_loss(logits, {0: [RSP(2, 1)]}, SpearConfig.paper(), seen=seen).diversity for seen in (None, ClassMarginal(9))
+        spear_loss(logits, {0: [RSP(2, 1)]}, SpearConfig.paper(), seen=seen).diversity
+        for seen in (None, ClassMarginal(9))
     )
     torch.testing.assert_close(remembered, plain)
     torch.testing.assert_close(torch.autograd.grad(remembered, logits), torch.autograd.grad(plain, logits))

@@ -103,7 +103,7 @@ def test_a_network_without_batch_norms_never_jumps() -> None:
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, -1.0])
 def test_a_jump_of_nothing_is_refused(factor: float) -> None:
-    with pytest.raises(ConfigError, match="domain_jump=.* is not allowed"):
+    with pytest.raises(ConfigError, match=r"domain_jump=.* is not allowed"):
         SpearConfig(domain_jump=factor)
 
 

@@ -1,0 +1,144 @@
+"""One configuration on networks that nobody tuned it for: what learning adds, network by network.
+
+    python benchmarks/any_network.py --data FOLDER [--trained WEIGHTS_FOLDER] [--networks resnet20 vit ...]
+
+FOLDER holds cifar10/test.parquet and weights/cifar_*.safetensors, as for benchmarks/real_data.py; WEIGHTS_FOLDER is
+what benchmarks/train_networks.py wrote. The embedded networks need neither. Six corruptions at severity 5, reset before
+each unless --continual; the first half of each test set is reported, since the defaults were chosen on the other.
+"statistics" is the default without learning (learning_rate 0): mixed and remembered statistics, domain detection and
+choice of alpha. Each row is kept in --output, and a run that is stopped goes on with the next.
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import timm
+import torch
+from datasets import Dataset
+from real_data import ResNet20
+from rich.console import Console
+from rich.table import Table
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from train_networks import MEAN, NETWORKS, STD, load
+
+from spear_hf import Spear, SpearConfig, get_spear_model, load_base_model, load_processor
+from spear_hf.data.corruptions import corrupt_batch, sample_rng
+from spear_hf.utils.batch import logits_of
+
+Processor = Callable[[Tensor], Tensor]
+CORRUPTIONS = ("gaussian_noise", "glass_blur", "motion_blur", "fog", "contrast", "pixelate")
+EMBEDDED = Path(__file__).resolve().parents[1] / "examples" / "fashion_mnist"
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+CONFIGS: dict[str, SpearConfig | None] = {
+    "source": None,
+    "statistics": SpearConfig(learning_rate=0.0),
+    "SpearConfig.paper()": SpearConfig.paper(),
+    "SpearConfig()": SpearConfig(),
+    "four views": SpearConfig(tta_views=4),
+}
+
+
+def network(name: str, data: Path, trained: Path | None) -> tuple[nn.Module, Path, Processor]:
+    """The network, its test images, and what makes its input of them."""
+    cifar = data / "cifar10" / "test.parquet"
+    if name in ("resnet20", "resnet56"):
+        net = ResNet20(3 if name == "resnet20" else 9)
+        net.load_state_dict(load_file(data / "weights" / f"cifar_{name}_akamaster.safetensors"))
+        return net.eval(), cifar, normalised(*IMAGENET)
+    if name == "resnet26":
+        net = timm.create_model("cifar_resnet26")
+        net.load_state_dict(load_file(data / "weights" / "cifar_resnet26.safetensors"))
+        return net.eval(), cifar, normalised(MEAN, STD)
+    if name in NETWORKS:
+        if trained is None:
+            raise SystemExit(f"{name} is trained by benchmarks/train_networks.py; give its folder as --trained")
+        return load(name, trained), cifar, normalised(MEAN, STD)
+    base = load_base_model(str(EMBEDDED / name))
+    return base, EMBEDDED / "test.parquet", load_processor(base)
+
+
+def images(path: Path, count: int) -> tuple[Tensor, Tensor, list[int]]:
+    """(N, H, W, 3) uint8 of the first half of the rows, drawn once, their labels and numbers."""
+    data = Dataset.from_parquet(str(path)).with_format("numpy")
+    numbers = np.random.default_rng(0).permutation(len(data) // 2)[:count].tolist()
+    rows: Any = data.select(numbers)
+    pixels = [row["image"].reshape(*row["image"].shape[:2], -1) for row in rows]
+    x = torch.from_numpy(np.stack([p.repeat(3, -1) if p.shape[-1] == 1 else p for p in pixels]))
+    return x, torch.tensor([int(row["label"]) for row in rows]), numbers
+
+
+def normalised(mean: tuple[float, ...], std: tuple[float, ...]) -> Processor:
+    """(B, H, W, 3) uint8 -> what the network takes."""
+    m, s = (torch.tensor(each).view(3, 1, 1) for each in (mean, std))
+    return lambda x: (x.permute(0, 3, 1, 2).float() / 255 - m) / s
+
+
+def errors(
+    net: nn.Module,
+    config: SpearConfig | None,
+    sets: dict[str, Tensor],
+    labels: Tensor,
+    processor: Processor,
+    batch: int,
+    continual: bool,
+) -> dict[str, float]:
+    """corruption -> error in percent, online."""
+    tta = None if config is None else Spear(get_spear_model(net, config))
+    found = {}
+    for name, x in sets.items():
+        if tta is not None and not continual:
+            tta.reset()
+        wrong = 0
+        for part, y in zip(x.split(batch), labels.split(batch), strict=True):
+            with torch.no_grad():
+                answer = logits_of(net(processor(part))) if tta is None else tta.step(processor(part))
+            wrong += int((answer.argmax(1) != y).sum())
+        found[name] = round(100 * wrong / len(labels), 2)
+    if tta is not None:
+        tta.unload()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--trained", type=Path)
+    parser.add_argument("--networks", nargs="+", default=["resnet", "vit", "resnet20", "resnet26", "resnet56"])
+    parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 4, 16, 64, 256])
+    parser.add_argument("--configs", nargs="+", choices=list(CONFIGS), default=list(CONFIGS)[:4])
+    parser.add_argument("--continual", action="store_true", help="never reset")
+    parser.add_argument("--limit", type=int, default=1024)
+    parser.add_argument("--output", type=Path, default=Path("runs/any_network.jsonl"))
+    args = parser.parse_args()
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    kept = [json.loads(line) for line in args.output.read_text().splitlines()] if args.output.exists() else []
+    done = {tuple(row["key"]): row for row in kept}
+    table = Table("network", "batch", *args.configs, title="error in %, mean over six corruptions, severity 5")
+    for name in args.networks:
+        sets: dict[str, Tensor] = {}
+        for batch in args.batch_sizes:
+            cells = []
+            for label in args.configs:
+                key = (name, batch if CONFIGS[label] else 0, label, args.limit, args.continual)
+                if key not in done:
+                    net, path, processor = network(name, args.data, args.trained)
+                    x, labels, numbers = images(path, args.limit)
+                    for c in CORRUPTIONS if not sets else ():
+                        rngs = [sample_rng(0, "cifar", c, 5, i) for i in numbers]
+                        sets[c] = corrupt_batch(x, c, 5, rngs, "cifar")
+                    found = errors(net, CONFIGS[label], sets, labels, processor, batch, args.continual)
+                    done[key] = {"key": key, "mean": round(sum(found.values()) / len(found), 2), "errors": found}
+                    with args.output.open("a") as file:
+                        file.write(json.dumps(done[key]) + "\n")
+                cells.append(f"{done[key]['mean']:.2f}")
+            table.add_row(name, str(batch), *cells)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
