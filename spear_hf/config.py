@@ -60,8 +60,8 @@ class SpearConfig:
     memory_images: int = field(
         default=64,
         metadata=_about(
-            "Average the batch statistics of Eq. 10 and the mean prediction of Eq. 8 over about this many recent images "
-            "of the stream, for small batches; 0 uses each batch alone. Checkpoints keep the averages, saved adapters "
+            "Average the batch statistics of Eq. 10 and the mean prediction of Eq. 8 over about this many recent "
+            "images of the stream, for small batches; 0 uses each batch alone. Checkpoints keep the averages, saved adapters "
             "do not (extension)."
         ),
     )
@@ -93,8 +93,8 @@ class SpearConfig:
     likelihood_ratio: float = field(
         default=0.5,
         metadata=_about(
-            "Share of L_ent that is the likelihood ratio -sum p log(p / (1 - p)) in place of the entropy, in [0, 1]; its "
-            "gradient does not vanish where a network is sure; 0 uses the entropy alone (extension)."
+            "Share of L_ent that is the likelihood ratio -sum p log(p / (1 - p)) in place of the entropy, in [0, 1]; "
+            "its gradient does not vanish where a network is sure; 0 uses the entropy alone (extension)."
         ),
     )
     lambda_ent: float = field(default=1.0, metadata=_about("Weight of the gated entropy (Eq. 7)."))
