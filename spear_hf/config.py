@@ -61,8 +61,8 @@ class SpearConfig:
         default=64,
         metadata=_about(
             "Average the batch statistics of Eq. 10 and the mean prediction of Eq. 8 over about this many recent "
-            "images of the stream, for small batches; 0 uses each batch alone. Checkpoints keep the averages, saved adapters "
-            "do not (extension)."
+            "images of the stream, for small batches; 0 uses each batch alone. Checkpoints keep the averages, saved "
+            "adapters do not (extension)."
         ),
     )
     domain_jump: float = field(
