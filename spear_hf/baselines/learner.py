@@ -101,13 +101,13 @@ class Learner:
         Raises:
             InputError: empty, not float, or not finite; nothing was learned.
         """
-        x = pixels_of(x, pixel_values)
+        images = pixels_of(x, pixel_values)
         with torch.inference_mode(False), torch.enable_grad():
-            x = x.clone() if isinstance(x, Tensor) and x.is_inference() else x
-            x, _ = validate_batch(x, self.processes)
-            answer, loss, skipped = self._answer_and_learn(x)
+            images = images.clone() if isinstance(images, Tensor) and images.is_inference() else images
+            images, _ = validate_batch(images, self.processes)
+            answer, loss, skipped = self._answer_and_learn(images)
         entropy = float(normalized_entropy(answer).mean())
-        self.last = StepRecord(self.num_steps, len(x), entropy, skipped is None, skipped, loss=loss)
+        self.last = StepRecord(self.num_steps, len(images), entropy, skipped is None, skipped, loss=loss)
         self.num_steps += 1
         return answer
 

@@ -132,18 +132,18 @@ class Guard:
                 f"streams={streams!r} was given, and {type(self.method).__name__} learns from all images as one "
                 "stream; allowed is streams=None; guard a Spear, or give each stream a method and a Guard of its own"
             )
-        x, bad = pixels_of(x, pixel_values), []
+        given, bad = pixels_of(x, pixel_values), []
         if self.policy.bad_pixels == "repair":
-            x, bad = replace_non_finite(x)
+            given, bad = replace_non_finite(given)
         if streams is None or self._watches is None:
-            images, shard = validate_batch(x, self.processes)
-            answer = self._answers([whole_batch(self._watch, x, images, bad, shard)])[0]
+            images, shard = validate_batch(given, self.processes)
+            answer = self._answers([whole_batch(self._watch, given, images, bad, shard)])[0]
             self.last = self._watch.last
             return answer
-        check_images(x)
-        names, index = grouped(streams, len(x))
+        check_images(given)
+        names, index = grouped(streams, len(given))
         with self._watches.held(names) as watches:
-            batch = stream_parts(x, names, watches, index, bad)
+            batch = stream_parts(given, names, watches, index, bad)
             answers = self._answers(batch)
             self.last = {name: watch.last for name, watch in zip(names, watches, strict=True) if watch.last is not None}
         return joined(answers, batch)

@@ -167,21 +167,21 @@ class Spear:
                 Nothing was learned on any.
             LaunchError: at the first step, a process with another configuration, base or adapter.
         """
-        x = pixels_of(x, pixel_values)
+        images = pixels_of(x, pixel_values)
         with torch.inference_mode(False), torch.enable_grad():
-            x = x.clone() if isinstance(x, Tensor) and x.is_inference() else x
+            images = images.clone() if isinstance(images, Tensor) and images.is_inference() else images
             self._check_active()
             if streams is None:
-                x, shard = validate_batch(x, self.processes)
+                images, shard = validate_batch(images, self.processes)
                 self._compare_ranks()
                 with self.stream.lock:
-                    answer = self._answer_and_learn(StreamBatch(x, shard, [self.stream]))
+                    answer = self._answer_and_learn(StreamBatch(images, shard, [self.stream]))
                     self.last = self.stream.last
                 return answer
-            check_images(x)
-            names, index = grouped(streams, len(x))
+            check_images(images)
+            names, index = grouped(streams, len(images))
             with self.streams.held(names) as states:
-                answer = self._answer_and_learn(StreamBatch(x, local_shard(len(x)), states, index))
+                answer = self._answer_and_learn(StreamBatch(images, local_shard(len(images)), states, index))
                 self.last = {n: s.last for n, s in zip(names, states, strict=True) if s.last is not None}
             return answer
 
@@ -222,16 +222,16 @@ class Spear:
         """
         if stream is not None and streams is not None:
             raise InputError("stream= and streams= were both given; give one name for all images, or one for each")
-        x = pixels_of(x)
+        images = pixels_of(x)
         self._check_active()
         named = stream if streams is None else streams
         if named is None:
-            x, shard = validate_batch(x, self.processes)
-            return self._predicted(StreamBatch(x, shard, [self.stream]))
-        check_images(x)
-        names, index = grouped(named, len(x))
+            images, shard = validate_batch(images, self.processes)
+            return self._predicted(StreamBatch(images, shard, [self.stream]))
+        check_images(images)
+        names, index = grouped(named, len(images))
         with self.streams.held(names, create=False, locked=False) as states:
-            return self._predicted(StreamBatch(x, local_shard(len(x)), states, index))
+            return self._predicted(StreamBatch(images, local_shard(len(images)), states, index))
 
     def _predicted(self, batch: StreamBatch) -> Tensor:
         check_views(batch.x, self.config.tta_views)
