@@ -16,7 +16,8 @@ def _about(text: str) -> dict[str, str]:
 
 @dataclass
 class SpearConfig:
-    """Placement, objective and optimizer of SPeaR; the defaults were chosen on held-out images (benchmarks/tune.py).
+    """Placement, objective and optimizer of SPeaR; the defaults were chosen on held-out images
+    (benchmarks/results/any_network.md).
 
     The default is meant for any network, number of classes, batch size and stream. It adds to the paper what is marked
     "extension": memories of the stream for statistics and classes, domain detection, a choice of alpha, a likelihood
