@@ -101,8 +101,9 @@ def evaluate(
         on_step: called with (domain, StepRecord) after each step of the last method, if it keeps records.
         on_batch: called with the BatchRecord of each batch on every process, before the state is saved; a `RunFolder`
             writes these records.
-        on_predictions: called with the Predictions of the last method for each batch, on every process; a
-            `PredictionFile` writes them. The source in them is the first method.
+        on_predictions: called with the Predictions of the last method for each batch, over all processes; a
+            `PredictionFile` writes them. The main process decides whether there are any. The source in them is the
+            first method.
         class_names: of the model, for the predictions.
         domain_names: name of a domain in the stream -> its name in the results.
         restrict_classes: whether only the classes that the stream has (`stream.class_subset`) can be answered; the
@@ -139,6 +140,7 @@ def evaluate(
     total = length_hint(stream) or None
     hidden = not progress or not getattr(accelerator, "is_local_main_process", True)
     is_single = getattr(stream, "protocol", None) == "single"
+    gathers = processes.same(on_predictions is not None)  # by all processes, also those that write nothing
     with tqdm(
         input_batches(stream, domain_names), initial=done, total=total, unit="batch", disable=hidden or None
     ) as bar:
@@ -147,10 +149,12 @@ def evaluate(
                 for method in methods.values():
                     method.reset()
             answers, seen = _answer(done, batch, meter, metrics, processes, device, classes)
-            if on_predictions is not None:
+            if gathers:
                 first, last = answers[0], answers[-1]
                 made = predictions_of(batch, done, last, first, seen.step, class_names, classes)
-                on_predictions(processes.gathered(made))
+                everywhere = processes.gathered(made)
+                if on_predictions is not None:
+                    on_predictions(everywhere)
             shown = {name: metrics.error(seen.domain, name) for name in methods} if seen.wrong else {}
             bar.set_description(seen.domain, refresh=False)
             bar.set_postfix(_shown(shown, seen.step), refresh=False)

@@ -102,6 +102,8 @@ def test_two_processes_leave_what_one_leaves(tmp_path: Path, run: Run, words_of:
     assert [(r.batch, r.n, r.wrong, r.answers, r.labels) for r in one.read_steps()] == [
         (r.batch, r.n, r.wrong, r.answers, r.labels) for r in two.read_steps()
     ]
+    answers = [(tmp_path / name / "predictions.csv").read_text().splitlines() for name in ("one", "two")]
+    assert [row.split(",")[:2] for row in answers[0]] == [row.split(",")[:2] for row in answers[1]]
     clean_of_one, clean_of_two = one.read_clean(), two.read_clean()
     assert clean_of_one is not None
     assert clean_of_two is not None
