@@ -151,6 +151,7 @@ def test_a_server_that_is_busy_is_asked_again_when_it_says_so(hub: LoopbackHub, 
     assert 0.1 <= time.monotonic() - began < 0.9
 
 
+@pytest.mark.slow  # huggingface_hub itself asks for a file five times, with pauses of up to 8 seconds
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_server_that_stays_busy_leaves_the_cache_to_answer(hub: LoopbackHub, model: SpearModel, status: int) -> None:
     model.push_to_hub(REPO)
