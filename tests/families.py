@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import pytest
 import timm
 import torch
 import torchvision
@@ -69,6 +70,17 @@ FAMILIES: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "cifar resnet26": (lambda: load_base_model("cifar_resnet26", pretrained=False), 32),
 }
 """family -> (what builds it, the side of its images)."""
+
+FEW = (
+    "timm resnet",
+    "timm vit",
+    "timm convnext",
+    "timm swin",
+    "timm efficientnet",
+    "torchvision resnet",
+    "transformers vit",
+)
+ALL_FAMILIES = [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
 
 
 @cache

@@ -27,7 +27,7 @@ from spear_hf import (
     load_processor,
 )
 from spear_hf.data.corruptions import corrupt_batch, sample_rng
-from tests.builders import learner, made
+from tests.builders import learner, made, steered
 from tests.conftest import ROOT
 
 OPEN = SpearConfig(tau=0.0, learning_rate=0.01, boundaries="all")
@@ -181,7 +181,7 @@ def test_modes_do_not_decide_whether_we_learn(net: nn.Module, images: Tensor, mo
 @pytest.mark.parametrize("mode", [True, False])
 def test_what_is_added_has_one_mode(net: nn.Module, images: Tensor, mode: bool) -> None:
     """Nothing depends on `training`: the base is kept in evaluation mode, and RSPs act alike in both."""
-    model = get_spear_model(net.train(mode), OPEN)
+    model = steered(net.train(mode), OPEN)
     expected = model(images)
     model.add_adapter("other", OPEN)
     model.train(mode)
@@ -204,7 +204,7 @@ def test_statistics_are_mixed_in_both_modes_and_only_where_there_are_any(
     batch_alone = copy.deepcopy(net).train()
     batch_alone.get_submodule("dropout").eval()
     expected = net(images) if tracked and alpha == 0.0 else batch_alone(images) if alpha == 1.0 or not tracked else None
-    model = get_spear_model(net.train(mode), SpearConfig(alpha=alpha, boundaries="all"))
+    model = steered(net.train(mode), SpearConfig(alpha=alpha, boundaries="all"))
     assert model.has_batch_norms is tracked
     if expected is not None:
         torch.testing.assert_close(model(images), expected, rtol=1e-4, atol=1e-4)
@@ -216,7 +216,7 @@ def test_statistics_are_mixed_in_both_modes_and_only_where_there_are_any(
 
 def test_two_forwards_before_one_backward(net: nn.Module, images: Tensor) -> None:
     """Two graphs over the same hooks and parameters: their gradients add up, as if each were alone."""
-    model = get_spear_model(net, OPEN)
+    model = steered(net, OPEN)
     parameters, halves = list(model.adapter_parameters()), (images[:8], images[8:])
     together = torch.autograd.grad(sum(model(x).square().mean() for x in halves), parameters)  # pyright: ignore[reportCallIssue, reportArgumentType]
     alone = [torch.autograd.grad(model(x).square().mean(), parameters) for x in halves]
@@ -225,7 +225,7 @@ def test_two_forwards_before_one_backward(net: nn.Module, images: Tensor) -> Non
 
 
 def test_nothing_below_the_first_rsp_is_kept(net: nn.Module, images: Tensor) -> None:
-    model, kept = get_spear_model(net, SpearConfig(boundaries=(2,))), []
+    model, kept = steered(net, SpearConfig(boundaries=(2,))), []
     weights = {p.data_ptr() for p in model.parameters()}
     with saved_tensors_hooks(lambda t: kept.append((tuple(t.shape), t.data_ptr())) or t, lambda t: t):
         assert model(images).requires_grad

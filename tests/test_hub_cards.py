@@ -41,7 +41,9 @@ def test_a_card_is_rendered_from_its_files(at_root: Path, name: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("name", FOLDERS)
+@pytest.mark.parametrize(
+    "name", [n if n.endswith("-fog") else pytest.param(n, marks=pytest.mark.slow) for n in FOLDERS]
+)
 def test_an_adapter_builds_its_base_and_moves_its_answers(at_root: Path, name: str) -> None:
     model, card = AutoSpearModel.from_pretrained(at_root / name), (at_root / name / "README.md").read_text()
     assert f"({type(model.base_model).__name__}) answer shifted images better" in card

@@ -4,14 +4,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spear_hf import Spear, SpearConfig, get_spear_model
+from spear_hf import Spear, SpearConfig
 from spear_hf.analysis import ImageSet, accuracy, answer_online, learn, without_confident
 from spear_hf.baselines import Source
 from spear_hf.errors import DataError
+from tests.builders import steered
 
 
 def test_learn_makes_as_many_steps_as_asked_and_begins_again(net: nn.Module, images: Tensor) -> None:
-    spear = Spear(get_spear_model(net))
+    spear = Spear(steered(net))
     spear.step(images)
     learn(spear, images, 8, 5)
     assert spear.num_steps == 5
@@ -23,7 +24,7 @@ def test_learn_makes_as_many_steps_as_asked_and_begins_again(net: nn.Module, ima
 
 
 def test_an_online_answer_counts_errors_and_skipped_batches(net: nn.Module, data: ImageSet) -> None:
-    run = answer_online(Spear(get_spear_model(copy.deepcopy(net), SpearConfig(tau=1.0, alpha=0.0))), data, 8)
+    run = answer_online(Spear(steered(copy.deepcopy(net), SpearConfig(tau=1.0, alpha=0.0))), data, 8)
     assert run.skipped == 1
     assert (
         run.error

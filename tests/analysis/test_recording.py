@@ -9,7 +9,7 @@ from spear_hf import SpearConfig, get_spear_model
 from spear_hf.analysis import CLASSIFIER, find_classifier, outputs_of, pooled, recording
 from spear_hf.boundaries import Boundary
 from spear_hf.errors import DataError
-from tests.builders import a_vit, hooks_of
+from tests.builders import a_vit, hooks_of, steered
 
 
 @pytest.mark.parametrize(("shape", "axis"), [((2, 3, 4, 5), 1), ((2, 4, 5, 3), -1), ((2, 20, 3), -1), ((2, 3), 1)])
@@ -20,7 +20,7 @@ def test_pooling_leaves_one_vector_an_image(shape: tuple[int, ...], axis: int) -
 
 
 def test_a_recording_is_what_a_plain_hook_gives(net: nn.Module, images: Tensor) -> None:
-    model = get_spear_model(net, SpearConfig(boundaries="all"))
+    model = steered(net, SpearConfig(boundaries="all"))
     torch.nn.init.constant_(model.rsps()[1][0].beta, 0.3)
     seen: dict[str, Tensor] = {}
 
@@ -39,7 +39,7 @@ def test_a_recording_is_what_a_plain_hook_gives(net: nn.Module, images: Tensor) 
 
 
 def test_a_recording_changes_no_logit_and_leaves_no_hook(net: nn.Module, images: Tensor) -> None:
-    model = get_spear_model(net, SpearConfig(boundaries="all"))
+    model = steered(net, SpearConfig(boundaries="all"))
     before, hooks = model(images), hooks_of(net)
     with recording(model, classifier="fc"):
         assert hooks_of(net) == hooks + 5
@@ -57,15 +57,15 @@ def test_before_the_rsp_and_after_it_differ_by_what_the_rsp_does(make: object, n
     torch.nn.init.constant_(model.rsps()[0][0].gamma, 2.0)
     torch.nn.init.constant_(model.rsps()[0][0].beta, 0.5)
     found = {}
-    for steered in (True, False):
-        with torch.no_grad(), recording(model, steered=steered) as record:
+    for moved in (True, False):
+        with torch.no_grad(), recording(model, steered=moved) as record:
             model(x)
-        found[steered] = record.features()["0"]
+        found[moved] = record.features()["0"]
     torch.testing.assert_close(found[True], 2 * found[False] + 0.5)
 
 
 def test_a_recording_grows_by_the_rows_of_each_batch(net: nn.Module, images: Tensor) -> None:
-    model = get_spear_model(net, SpearConfig(alpha=0.0))
+    model = steered(net, SpearConfig(alpha=0.0))
     with torch.no_grad(), recording(model) as record:
         assert record.features() == {}
         for x in images.split(6):
@@ -77,7 +77,7 @@ def test_a_recording_grows_by_the_rows_of_each_batch(net: nn.Module, images: Ten
 
 
 def test_the_classifier_is_found_and_its_input_makes_the_logits(net: nn.Module, images: Tensor) -> None:
-    model = get_spear_model(net)
+    model = steered(net)
     assert find_classifier(model, images[:2]) == "fc"
     seen = outputs_of(model, images, 8, "fc")
     torch.testing.assert_close(net.get_submodule("fc")(seen.features[CLASSIFIER]), seen.logits)
@@ -86,4 +86,4 @@ def test_the_classifier_is_found_and_its_input_makes_the_logits(net: nn.Module, 
 def test_a_network_whose_logits_come_from_elsewhere_says_what_to_do(net: nn.Module, images: Tensor) -> None:
     net.fc = nn.Sequential(nn.Linear(24, 10), nn.ReLU())
     with pytest.raises(DataError, match=r"the output of none of its 1 linear layers; .*classifier='path.of.module'"):
-        find_classifier(get_spear_model(net), images[:2])
+        find_classifier(steered(net), images[:2])

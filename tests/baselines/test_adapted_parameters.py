@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spear_hf import SpearConfig, get_spear_model
+from spear_hf import SpearConfig
 from spear_hf.baselines import METHODS
 from spear_hf.baselines.adapted_parameters import norm_affine, weights_and_biases
 from spear_hf.errors import ConfigError
-from tests.builders import tiny_resnet, tiny_vit
+from tests.builders import steered, tiny_resnet, tiny_vit
 
 
 class Plain(nn.Module):
@@ -71,7 +71,7 @@ def test_every_place_works_in_transformers_models(make: Any, where: str) -> None
 
 def test_on_rsps_the_base_stays_and_the_configuration_says_how_to_learn(net: nn.Module, images: Tensor) -> None:
     config = SpearConfig(boundaries="all", learning_rate=0.02, adam_beta1=0.5)
-    expected = get_spear_model(copy.deepcopy(net), config)(images).detach()
+    expected = steered(copy.deepcopy(net), config)(images).detach()
     tent = METHODS["tent"](net, where="rsp", config=config)
     assert tent.optimizer_config.learning_rate == 0.02
     assert tent.optimizer.defaults["betas"] == (0.5, 0.999)
@@ -82,7 +82,7 @@ def test_on_rsps_the_base_stays_and_the_configuration_says_how_to_learn(net: nn.
 
 
 def test_a_steered_model_is_taken_as_it_is(net: nn.Module, images: Tensor) -> None:
-    model = get_spear_model(net, SpearConfig(boundaries=(0,)))
+    model = steered(net, SpearConfig(boundaries=(0,)))
     tent = METHODS["tent"](model, where="rsp")
     tent.step(images)
     assert [id(p) for p in tent.parameters()] == [id(p) for p in model.adapter_parameters()]

@@ -140,6 +140,7 @@ def test_bad_input_is_one_line_and_exit_code_2_and_nothing_is_written(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_compare_keeps_finished_methods_and_corrupted_images(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words_of: Words
 ) -> None:

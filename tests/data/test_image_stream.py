@@ -126,7 +126,7 @@ def test_batch_g_needs_no_batch_before_it(dataset: Dataset) -> None:
             assert same_batch(stream.batch(number), batch)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_resumed_stream_yields_the_remaining_batches(dataset: Dataset, workers: int) -> None:
     def fresh(num_workers: int = 0) -> ImageStream:
         return shuffled_stream(dataset, corruptions="noise", batch_size=4, num_workers=num_workers)

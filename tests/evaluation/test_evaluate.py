@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spear_hf import Report, Spear, SpearConfig, get_spear_model
+from spear_hf import Report, Spear, SpearConfig
 from spear_hf.baselines import BnAdapt, Source
 from spear_hf.errors import CheckpointError, DataError
 from spear_hf.evaluation.evaluate import evaluate
 from spear_hf.learning.method import TTAMethod
 from spear_hf.learning.record import StepRecord
-from tests.builders import Killed, KilledStream, TinyStream, images_and_labels, learner
+from tests.builders import Killed, KilledStream, TinyStream, images_and_labels, learner, steered
 from tests.learning.test_alpha_selection import with_variance
 
 
@@ -21,7 +21,7 @@ def methods(net: nn.Module, **changes: Any) -> dict[str, TTAMethod]:
     return {
         "source": Source(copy.deepcopy(net)),
         "alpha only": BnAdapt(copy.deepcopy(net)),
-        "SPeaR": Spear(get_spear_model(copy.deepcopy(net), config)),
+        "SPeaR": Spear(steered(copy.deepcopy(net), config)),
     }
 
 

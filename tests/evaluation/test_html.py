@@ -95,8 +95,8 @@ def test_every_figure_is_in_the_page_with_words_for_it(text: str) -> None:
     assert all(base64.b64decode(data).rstrip().endswith(b"</svg>") for _, _, data in figures)
 
 
-def test_the_same_run_gives_the_same_page() -> None:
-    assert render_page(REPORT) == render_page(REPORT)
+def test_the_same_run_gives_the_same_page(text: str) -> None:
+    assert render_page(REPORT, STEPS, REPORT) == text
 
 
 @pytest.mark.usefixtures("no_figures")

@@ -3,17 +3,17 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from spear_hf import Spear, SpearConfig, get_spear_model
+from spear_hf import Spear, SpearConfig
 from spear_hf.baselines import BnAdapt, Source
 from spear_hf.evaluation.evaluate import evaluate
 from spear_hf.evaluation.preservation import baselines, clean_along
-from tests.builders import TinyStream
+from tests.builders import TinyStream, steered
 
 CONFIG = SpearConfig(alpha=0.0, boundaries=(0, 2))
 
 
 def test_clean_images_are_answered_with_what_each_domain_taught(net: nn.Module) -> None:
-    pristine, model = copy.deepcopy(net), get_spear_model(net, CONFIG)
+    pristine, model = copy.deepcopy(net), steered(net, CONFIG)
     identity = model.snapshot()
     dull = {key: torch.zeros_like(value) for key, value in identity.items()}
     report = clean_along(model, {"fog/5": identity, "snow/5": dull}, pristine, TinyStream())
@@ -26,8 +26,8 @@ def test_clean_images_are_answered_with_what_each_domain_taught(net: nn.Module) 
 
 def test_what_a_learner_remembers_of_a_stream_does_not_reach_the_model(net: nn.Module, images: Tensor) -> None:
     pristine, config = copy.deepcopy(net), SpearConfig(alpha=0.9, memory_images=64, learning_rate=0.0)
-    fresh = get_spear_model(copy.deepcopy(net), config)
-    tta = Spear(get_spear_model(net, config))
+    fresh = steered(copy.deepcopy(net), config)
+    tta = Spear(steered(net, config))
     tta.step(5 * images + 3)
     learned = {"fog/5": fresh.snapshot()}
     expected = clean_along(fresh, learned, pristine, TinyStream())
@@ -39,7 +39,7 @@ def test_what_a_learner_remembers_of_a_stream_does_not_reach_the_model(net: nn.M
 
 def test_the_baselines_have_a_base_of_their_own_and_mix_only_what_the_model_mixes(net: nn.Module) -> None:
     pristine = copy.deepcopy(net)
-    model = get_spear_model(net, CONFIG)
+    model = steered(net, CONFIG)
     assert list(baselines(model, pristine)) == ["source"]
     model.add_adapter("mixing", SpearConfig(alpha=0.35, boundaries=(0, 2)))
     model.set_adapter("mixing")

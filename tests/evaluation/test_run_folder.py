@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spear_hf import Spear, SpearConfig, SpearModel, get_spear_model
+from spear_hf import Spear, SpearConfig, SpearModel
 from spear_hf.baselines import Source
 from spear_hf.errors import CheckpointError, DataError
 from spear_hf.evaluation.evaluate import evaluate
 from spear_hf.evaluation.report import BatchRecord
 from spear_hf.evaluation.run_folder import RunFolder, by_boundary
-from tests.builders import Killed, KilledStream, TinyStream, images_and_labels
+from tests.builders import Killed, KilledStream, TinyStream, images_and_labels, steered
 
 CONFIG = SpearConfig(tau=0.0, boundaries=(0, 2))
 
@@ -25,7 +25,7 @@ CONFIG = SpearConfig(tau=0.0, boundaries=(0, 2))
 def run(net: nn.Module, folder: Path, stream: TinyStream, *, checkpoint: bool = False, every: int = 50) -> SpearModel:
     """One run into a folder; the model as it ended."""
     net = copy.deepcopy(net)
-    methods = {"source": Source(copy.deepcopy(net)), "SPeaR": Spear(get_spear_model(net, CONFIG))}
+    methods = {"source": Source(copy.deepcopy(net)), "SPeaR": Spear(steered(net, CONFIG))}
     model = methods["SPeaR"].model
     assert isinstance(model, SpearModel)
     written = RunFolder(folder, model)

@@ -42,6 +42,7 @@ def test_accelerate_launches_an_example(tmp_path: Path) -> None:
 # --- adapt ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_default_model_gets_better_on_corrupted_images(example: Example, tmp_path: Path) -> None:
     run = tmp_path / "run"
     done = example(
@@ -147,6 +148,7 @@ def test_training_wants_a_model_or_an_export(example: Example, tmp_path: Path) -
     assert "give one of --arch and --export" in done.stderr
 
 
+@pytest.mark.slow
 def test_training_writes_a_model_and_images(example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for stem, count in (("train", 96), ("t10k", 16)):
         images = torch.randint(256, (count, 28, 28), dtype=torch.uint8).numpy()

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForImageClassification, ResNetConfig, ResNetForImageClassification
 
-from spear_hf import SpearConfig, get_spear_model
+from spear_hf import SpearConfig
 from spear_hf.errors import AdapterFormatError, BaseModelMismatchError, MergeError
 from spear_hf.steering.model import SpearModel
+from tests.builders import steered
 
 peft = pytest.importorskip("peft")
 integration = pytest.importorskip("spear_hf.integrations.peft")
@@ -38,7 +39,7 @@ def fog(drawn_fog: Path, tmp_path: Path) -> Path:
 
 def saved(net: nn.Module, folder: Path, seed: int = 0, **config: object) -> Path:
     """A learned adapter of `net`, which is unloaded again."""
-    model = get_spear_model(net, SpearConfig(**{"alpha": 0.0, "boundaries": "all", **config}))  # pyright: ignore
+    model = steered(net, SpearConfig(**{"alpha": 0.0, "boundaries": "all", **config}))  # pyright: ignore
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.adapter_parameters():

@@ -14,7 +14,8 @@ from spear_hf import SpearConfig, SpearModel, get_spear_model
 from spear_hf.lean import LeanForward
 from spear_hf.lean.flow import tokens_with_gradient
 from spear_hf.utils.batch import logits_of
-from tests.families import FAMILIES, steered_family
+from tests.builders import steered
+from tests.families import ALL_FAMILIES, steered_family
 
 
 def learn(model: SpearModel, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -23,7 +24,7 @@ def learn(model: SpearModel, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
     return logits.detach(), torch.autograd.grad(logits.square().mean(), list(model.adapter_parameters()))
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=ALL_FAMILIES)
 def family(request: pytest.FixtureRequest) -> tuple[SpearModel, Tensor]:
     """A SpearModel with an adapter that mixes statistics and one that does not, and two images."""
     return steered_family(request.param)[:2]
@@ -264,7 +265,7 @@ def test_other_linear_layers_are_left_alone(kind: str) -> None:
 
 
 def test_the_users_modules_are_not_touched(net: nn.Module, images: Tensor) -> None:
-    model = get_spear_model(net)
+    model = steered(net)
     before = {name: (type(m), m.forward.__func__) for name, m in net.named_modules()}
     with LeanForward():
         model(images)

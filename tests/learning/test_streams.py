@@ -85,7 +85,7 @@ def check_against_a_model_each(net: nn.Module, config: SpearConfig, streams: int
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, pytest.param(torch.float32, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("streams", [1, pytest.param(8, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("streams", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 8))])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_streams_learn_as_a_model_each(net: nn.Module, name: str, streams: int, dtype: torch.dtype) -> None:
     records = check_against_a_model_each(net, CONFIGS[name], streams, dtype)

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from spear_hf import Spear, SpearConfig, SpearModel, get_spear_model
 from spear_hf.utils.batch import logits_of
-from tests.families import FAMILIES, steered_family
+from tests.families import ALL_FAMILIES, steered_family
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=ALL_FAMILIES)
 def drawn(request: pytest.FixtureRequest) -> tuple[SpearModel, Tensor, Tensor]:
     """A randomly initialised model with adapters "plain" and "learning", two images, and the base's logits for them."""
     model, x, source = steered_family(request.param)

@@ -6,14 +6,15 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from spear_hf import Spear, SpearConfig, get_spear_model
+from spear_hf import Spear, SpearConfig
 from spear_hf.errors import AdapterLoadError, AdapterNameError, BaseModelMismatchError, CompiledBaseError
 from spear_hf.steering.model import SpearModel
+from tests.builders import steered
 
 
 def learned(net: nn.Module, folder: Path, by: float = 0.1, **config: object) -> Path:
     """An adapter of `net` in `folder`; the net is unloaded again."""
-    model = get_spear_model(net, SpearConfig(**{"boundaries": (0, 2), "alpha": 0.0, **config}))  # pyright: ignore
+    model = steered(net, SpearConfig(**{"boundaries": (0, 2), "alpha": 0.0, **config}))  # pyright: ignore
     with torch.no_grad():
         for parameter in model.adapter_parameters():
             parameter.add_(by)
@@ -25,7 +26,7 @@ def learned(net: nn.Module, folder: Path, by: float = 0.1, **config: object) -> 
 def test_a_loaded_adapter_joins_the_others_and_waits(net: nn.Module, images: Tensor, tmp_path: Path) -> None:
     folder = learned(net, tmp_path / "fog")
     expected = SpearModel.from_pretrained(copy.deepcopy(net), folder)(images)
-    model = get_spear_model(net, SpearConfig(alpha=0.0))
+    model = steered(net, SpearConfig(alpha=0.0))
     before = model(images)
     report = model.load_adapter(folder, "fog")
     assert torch.equal(model(images), before)
@@ -39,7 +40,7 @@ def test_overwriting_keeps_parameters_and_learner_and_takes_the_configuration(
     net: nn.Module, images: Tensor, tmp_path: Path
 ) -> None:
     folder = learned(net, tmp_path / "fog", alpha=0.25)
-    model = get_spear_model(net, SpearConfig(boundaries=(0, 2), alpha=0.0))
+    model = steered(net, SpearConfig(boundaries=(0, 2), alpha=0.0))
     tta, parameters = Spear(model), list(model.adapter_parameters())
     model.load_adapter(folder, "default", overwrite=True)
     assert all(a is b for a, b in zip(parameters, model.adapter_parameters(), strict=True))
@@ -54,7 +55,7 @@ def test_overwriting_keeps_parameters_and_learner_and_takes_the_configuration(
 @pytest.mark.slow
 def test_overwriting_reaches_a_compiled_graph(net: nn.Module, images: Tensor, tmp_path: Path) -> None:
     folder = learned(net, tmp_path / "fog")
-    model = get_spear_model(net, SpearConfig(boundaries=(0, 2), alpha=0.0))
+    model = steered(net, SpearConfig(boundaries=(0, 2), alpha=0.0))
     compiled = torch.compile(model, backend="eager")
     compiled(images)
     model.load_adapter(folder, "default", overwrite=True)
@@ -63,7 +64,7 @@ def test_overwriting_reaches_a_compiled_graph(net: nn.Module, images: Tensor, tm
 
 def test_a_name_that_is_taken_is_refused_unless_it_is_to_be_overwritten(net: nn.Module, tmp_path: Path) -> None:
     folder = learned(net, tmp_path / "fog")
-    model = get_spear_model(net, SpearConfig(boundaries=(0, 1)))
+    model = steered(net, SpearConfig(boundaries=(0, 1)))
     with pytest.raises(AdapterNameError, match="exists already"):
         model.load_adapter(folder, "default")
     before = model.snapshot()
@@ -76,7 +77,7 @@ def test_a_name_that_is_taken_is_refused_unless_it_is_to_be_overwritten(net: nn.
 def test_overwriting_one_of_several_with_another_alpha_is_refused(net: nn.Module, tmp_path: Path) -> None:
     folder = learned(net, tmp_path / "fog", alpha=0.25)
     config = SpearConfig(boundaries=(0, 2), alpha=0.0)
-    model = get_spear_model(net, config)
+    model = steered(net, config)
     model.add_adapter("other", config)
     model.set_adapter(["default", "other"])
     with pytest.raises(AdapterLoadError, match=r"alpha=0\.25"):
@@ -88,7 +89,7 @@ def test_an_adapter_of_another_base_does_not_join(net: nn.Module, tmp_path: Path
     folder = learned(net, tmp_path / "fog")
     with torch.no_grad():
         net.fc.weight.mul_(2)  # pyright: ignore[reportAttributeAccessIssue]
-    model = get_spear_model(net)
+    model = steered(net)
     with pytest.raises(BaseModelMismatchError, match="other weights"):
         model.load_adapter(folder, "fog")
     assert list(model.peft_config) == ["default"]

@@ -59,7 +59,7 @@ def answer(model: SpearModel, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("calls", CALLS)
-@pytest.mark.parametrize("alpha", [0.0, 0.35])
+@pytest.mark.parametrize("alpha", [0.35, pytest.param(0.0, marks=pytest.mark.slow)])
 def test_eight_threads_get_the_bits_of_one_while_others_step(net: nn.Module, alpha: float, calls: int) -> None:
     model, xs, stop = two_adapters(net, alpha), batches(8), Event()
     expected = [answer(model, x) for x in xs]

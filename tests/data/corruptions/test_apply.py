@@ -24,10 +24,10 @@ def rngs(name: str, count: int, preset: str = "cifar", severity: float = 5) -> l
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_batch_of_33_equals_33_batches_of_one(name: str) -> None:
-    images = scenes("cifar", 33)
-    together = corrupt_batch(images, name, 5, rngs(name, 33)).numpy()
-    alone = [corrupt(image, name, 5, rng) for image, rng in zip(images, rngs(name, 33), strict=True)]
+def test_a_batch_of_nine_equals_nine_batches_of_one(name: str) -> None:
+    images = scenes("cifar", 9)
+    together = corrupt_batch(images, name, 5, rngs(name, 9)).numpy()
+    alone = [corrupt(image, name, 5, rng) for image, rng in zip(images, rngs(name, 9), strict=True)]
     np.testing.assert_array_equal(together, np.stack(alone))
 
 
