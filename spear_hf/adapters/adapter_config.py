@@ -101,7 +101,7 @@ class AdapterConfig:
         """
         try:
             header = json.loads(text) if isinstance(text, str) else {}
-            same = SpearConfig.from_dict(header["spear_config"]) == self.spear_config
+            same = read_spear_config(header["spear_config"]) == self.spear_config
             return same and header["boundaries"] == self._essence()["boundaries"]
         except (ValueError, KeyError, TypeError, RecursionError):
             return False
@@ -181,7 +181,7 @@ def parse_config(data: object, path: str = CONFIG_NAME) -> AdapterConfig:
         raise AdapterFormatError(f"{path} lacks {missing} and has unknown {unknown}; download or save it again")
     try:
         config = AdapterConfig(
-            SpearConfig.from_dict(data["spear_config"]),
+            read_spear_config(data["spear_config"]),
             tuple(_boundary(row) for row in data["boundaries"]),
             Fingerprint.from_dict(data["base_model_fingerprint"]),
             _origin(data),
@@ -245,3 +245,23 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is not a JSON number")
+
+
+_FORMER = {"statistics_memory": "memory_images", "answer_views": "tta_views", "learn_every": "adapt_every"}
+_GONE = ("diversity_memory", "diversity_batch")
+
+
+def read_spear_config(data: Any) -> SpearConfig:
+    """The configuration in an adapter's file, which may be from before fields were renamed.
+
+    Such an adapter learned without the likelihood ratio and with steps of full size, and says so from now on.
+
+    >>> from spear_hf.adapters.adapter_config import read_spear_config
+    >>> read_spear_config({"answer_views": 2, "diversity_batch": 16}).tta_views
+    2
+    """
+    if not isinstance(data, dict) or not (data.keys() & {*_FORMER, *_GONE}):
+        return SpearConfig.from_dict(data)
+    found: dict[str, Any] = {"likelihood_ratio": 0.0, "evidence_images": 0.0}
+    found |= {_FORMER.get(key, key): value for key, value in data.items() if key not in _GONE}
+    return SpearConfig.from_dict(found)
