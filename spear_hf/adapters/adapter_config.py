@@ -263,5 +263,5 @@ def read_spear_config(data: Any) -> SpearConfig:
     if not isinstance(data, dict) or not (data.keys() & {*_FORMER, *_GONE}):
         return SpearConfig.from_dict(data)
     found: dict[str, Any] = {"likelihood_ratio": 0.0, "evidence_images": 0.0}
-    found |= {_FORMER.get(key, key): value for key, value in data.items() if key not in _GONE}
+    found |= {_FORMER.get(str(key), str(key)): value for key, value in data.items() if key not in _GONE}
     return SpearConfig.from_dict(found)
