@@ -5,6 +5,7 @@ import math
 import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -272,10 +273,13 @@ def versions() -> dict[str, str]:
     >>> "torch" in versions()
     True
     """
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+    found = {package: _version(package) for package in PACKAGES}
+    return {"python": platform.python_version(), **{name: number for name, number in found.items() if number}}
+
+
+@cache
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -207,7 +207,9 @@ class EqualBlocks(nn.Module):
         return self.head(self.blocks(self.stem(x)).mean((2, 3)))
 
 
-@pytest.mark.parametrize("name", TIMM)
+@pytest.mark.parametrize(
+    "name", [n if n.startswith("test_") else pytest.param(n, marks=pytest.mark.slow) for n in TIMM]
+)
 def test_timm_stages_end_where_the_table_says(name):
     options, rows = TIMM[name]
     assert [spelled(b) for b in find_boundaries(without_weights(timm.create_model, name, **options))] == rows
