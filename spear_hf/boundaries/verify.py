@@ -20,12 +20,15 @@ from spear_hf.errors import BoundaryNotFiredError, BoundaryNotFoundError, NoBoun
 
 _META = torch.device("meta")
 
+_SMALL = 1_000_000
+"""With fewer parameters the model itself is traced: its forward is faster than shape inference on a replica."""
+
 
 class ProbeSession:
     """One model under examination: `trace`, the record of a probe forward, and checks. The model is left as it was.
 
-    The trace and `check` run on a replica without weights if the model can be copied; `verify` runs on the model
-    itself.
+    The trace and `check` run on a replica without weights if the model is large and can be copied; `verify` runs on
+    the model itself.
 
     Args:
         model: the network, on any device, meta included.
@@ -46,7 +49,8 @@ class ProbeSession:
     def __init__(self, model: nn.Module, inputs: Tensor | Mapping[str, Any] | None = None) -> None:
         self.model = model
         self.device, self.dtype = device_of(model), dtype_of(model)
-        replica = None if self.device == _META else meta_replica(model)
+        is_small = sum(parameter.numel() for parameter in model.parameters()) < _SMALL
+        replica = None if self.device == _META or is_small else meta_replica(model)
         failures: list[str] = []
         for network, device in ((replica, _META), (model, self.device)):
             if network is not None and self._answers(network, device, inputs, failures):

@@ -10,8 +10,9 @@ import transformers
 from torch import nn
 from torch.nn import functional as F
 
-from spear_hf.boundaries import Boundary, find_boundaries
+from spear_hf.boundaries import Boundary, find_boundaries, verify
 from spear_hf.errors import NoBoundariesError
+from tests.builders import tiny_resnet, tiny_vit
 
 BLOCKS = (1, 2, 1, 1)  # in each stage, where a network of every family is kept small
 TIMM: dict[str, tuple[dict[str, Any], list[str]]] = {
@@ -247,6 +248,13 @@ def test_num_groups_divides_a_stack_of_equal_blocks(groups, last):
     found = find_boundaries(without_weights(EqualBlocks), groups)
     assert [b.module for b in found[1:]] == [f"blocks.{i}" for i in last]
     assert [b.name for b in found] == ["stem", *(f"stage{i + 1}" for i in range(groups))]
+
+
+@pytest.mark.parametrize("build", [CifarNet, tiny_vit, tiny_resnet])
+def test_a_replica_shows_what_the_model_itself_does(build, monkeypatch: pytest.MonkeyPatch):
+    expected = find_boundaries(build())
+    monkeypatch.setattr(verify, "_SMALL", 0)
+    assert find_boundaries(build()) == expected
 
 
 def test_more_groups_than_blocks_gives_every_block():

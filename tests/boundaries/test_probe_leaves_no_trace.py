@@ -8,7 +8,7 @@ import timm
 import torch
 from torch import nn
 
-from spear_hf.boundaries import Boundary, find_boundaries, verify_boundaries
+from spear_hf.boundaries import Boundary, find_boundaries, verify, verify_boundaries
 from spear_hf.boundaries.probe_forward import held_still
 
 
@@ -25,6 +25,12 @@ class Caching(nn.Module):
         self.steps += 1
         self.cache["x"] = self.last = x
         return x
+
+
+@pytest.fixture(autouse=True, params=[0, verify._SMALL], ids=["replica", "itself"])
+def traced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is traced: a replica of the model, as of a large one, or the model itself."""
+    monkeypatch.setattr(verify, "_SMALL", request.param)
 
 
 @pytest.fixture

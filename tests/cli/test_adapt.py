@@ -81,7 +81,9 @@ def test_a_model_of_ones_own_needs_its_preprocessing(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "my_nets.py").write_text(
-        "import torch\nfrom torchvision.models import resnet18\ndef make(): return resnet18(num_classes=3)\n"
+        "from torch import nn\n"
+        "def make(): return nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.Conv2d(8, 8, 3, 2), nn.ReLU(),\n"
+        "    nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3))\n"
     )
     monkeypatch.chdir(tmp_path)
     words: tuple[Any, ...] = ("eval", "my_nets:make", folder, *WORDS, "--output", tmp_path / "run")

@@ -95,6 +95,7 @@ def test_every_figure_is_in_the_page_with_words_for_it(text: str) -> None:
     assert all(base64.b64decode(data).rstrip().endswith(b"</svg>") for _, _, data in figures)
 
 
+@pytest.mark.slow
 def test_the_same_run_gives_the_same_page(text: str) -> None:
     assert render_page(REPORT, STEPS, REPORT) == text
 
