@@ -56,6 +56,7 @@ def test_a_folder_without_labels_is_answered_in_the_order_of_its_names(tmp_path:
     assert (tmp_path / "run" / "adapters" / "cam-one" / "adapter_model.safetensors").is_file()
 
 
+@pytest.mark.slow
 def test_a_saved_adapter_answers_frozen(tmp_path: Path, folder: Path) -> None:
     adapter = EMBEDDED.parents[1] / "hub_cards" / "resnet-fog"
     words = ("--adapter", adapter, "--predictions", tmp_path / "answers.jsonl", "--output", tmp_path / "run")
@@ -65,6 +66,7 @@ def test_a_saved_adapter_answers_frozen(tmp_path: Path, folder: Path) -> None:
     assert [row["probability"] for row in rows] != [row["source_probability"] for row in rows]
 
 
+@pytest.mark.slow
 def test_labels_give_errors_over_all_classes_unless_restricted(tmp_path: Path, folder: Path) -> None:
     bags = tmp_path / "today" / "Bag"
     bags.mkdir(parents=True)

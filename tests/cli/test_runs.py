@@ -111,6 +111,7 @@ def test_two_processes_leave_what_one_leaves(tmp_path: Path, run: Run, words_of:
     assert len(list((tmp_path / "two" / "adapters").iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_a_folder_of_another_run_is_refused_unless_begun_anew(tmp_path: Path, run: Run) -> None:
     words = ("--corruptions", "fog", "--limit", "8", "--batch-size", "8")
     assert run("eval", tmp_path, *words).exit_code == 0

@@ -139,6 +139,7 @@ def page(tmp_path: Path) -> Path:
     return tmp_path / "report.html"
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_page(page: Path) -> None:
     assert Page(page.read_text()).cells[:5] == ["domain", "n", "source", "SPeaR", "gain"]
 

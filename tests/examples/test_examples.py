@@ -171,6 +171,7 @@ def test_training_writes_a_model_and_images(example: Example, tmp_path: Path, mo
     assert load_base_model(str(tmp_path / "vit")).config.id2label[1] == "Trouser"
 
 
+@pytest.mark.slow
 def test_a_rule_teaches_a_new_architecture(
     examples_path: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

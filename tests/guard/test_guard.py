@@ -268,6 +268,7 @@ def rows_of(name: str, names: list[str]) -> list[int]:
     return [row for row, other in enumerate(names) if other == name]
 
 
+@pytest.mark.slow
 def test_streams_in_mixed_batches_are_guarded_as_by_a_guard_and_a_model_each(steered: SpearModel) -> None:
     together = guarded(steered, learning_rate=0.5, **WILD)
     apart = {name: guarded(steered, learning_rate=0.5, **WILD) for name in NAMES}

@@ -85,6 +85,7 @@ def test_without_a_memory_each_batch_stands_alone(net: nn.Module, images: Tensor
     torch.testing.assert_close(tta.step(images.flip(0) + 1), answers[1], rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.slow
 def test_small_batches_are_answered_much_as_the_large_one_they_are_part_of(net: nn.Module, images: Tensor) -> None:
     whole = steered(net, SpearConfig.paper())
     expected = whole(images).detach()

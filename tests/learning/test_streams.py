@@ -231,6 +231,7 @@ def test_two_streams_in_memory_give_the_bits_of_all(net: nn.Module) -> None:
     assert sorted(few.streams) == sorted(all_of_them.streams)
 
 
+@pytest.mark.slow
 def test_a_new_learner_on_the_same_folder_goes_on(net: nn.Module, tmp_path: Path) -> None:
     tta, expected = learner(net, streams_folder=tmp_path), learner(net)
     rounds(tta)

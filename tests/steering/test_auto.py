@@ -113,6 +113,7 @@ def test_a_model_of_ones_own_says_how_to_go_on(net: nn.Module, tmp_path: Path) -
         AutoSpearModel.from_pretrained(folder)
 
 
+@pytest.mark.slow
 def test_weights_from_a_checkpoint_are_not_taken_for_the_tags(tmp_path: Path) -> None:
     torch.manual_seed(0)
     from safetensors.torch import save_file

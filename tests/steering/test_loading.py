@@ -109,6 +109,7 @@ def test_loading_on_the_right_base_runs_no_forward(net: nn.Module, tmp_path: Pat
     assert calls == []
 
 
+@pytest.mark.slow
 def test_a_compiled_base_is_refused_before_its_weights_are_compared(net: nn.Module, tmp_path: Path) -> None:
     folder = learned(net, tmp_path / "fog")
     with pytest.raises(CompiledBaseError, match="first"):

@@ -16,7 +16,7 @@ from spear_hf.steering.model import SpearModel
 from tests.builders import steered
 
 OPEN = SpearConfig(tau=0.0, hard_gate=False, learning_rate=0.05, boundaries="all")
-CALLS = [20, pytest.param(500, marks=pytest.mark.slow)]
+CALLS = [8, pytest.param(500, marks=pytest.mark.slow)]
 
 
 def moved(model: SpearModel, name: str, seed: int = 0) -> None:
