@@ -29,7 +29,7 @@ from spear_hf.analysis.adapted import (
     outputs_of,
     predict,
 )
-from spear_hf.analysis.measures import ProbeResult, accuracy, amd, linear_cka, probe_accuracy, probe_features
+from spear_hf.analysis.measures import accuracy, amd, linear_cka, probe_accuracy
 from spear_hf.analysis.placement import (
     Adapted,
     DriftRow,
@@ -52,7 +52,6 @@ __all__ = [
     "ImageSet",
     "OnlineResult",
     "Outputs",
-    "ProbeResult",
     "ProbeRow",
     "Recording",
     "ScarcityRow",
@@ -72,7 +71,6 @@ __all__ = [
     "pooled",
     "predict",
     "probe_accuracy",
-    "probe_features",
     "recording",
     "scarce_confidence",
     "separability",

@@ -1,7 +1,5 @@
 """Measures of representations: AMD and CKA between two of them, and a linear probe on one."""
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -69,23 +67,6 @@ def linear_cka(a: Tensor, b: Tensor) -> float:
     return float(torch.linalg.matrix_norm(b.T @ a).square() / norms)
 
 
-class ProbeResult(NamedTuple):
-    """Accuracies in percent of the frozen classifier, and of a linear probe on the features that it reads.
-
-    >>> from spear_hf.analysis import ProbeResult
-    >>> ProbeResult(accuracy=70.0, probe_accuracy=85.0).gap
-    15.0
-    """
-
-    accuracy: float
-    probe_accuracy: float
-
-    @property
-    def gap(self) -> float:
-        """Probe minus classifier, in points: what retraining the last layer would gain; below 0 the probe is worse."""
-        return self.probe_accuracy - self.accuracy
-
-
 def accuracy(answers: Tensor, labels: Tensor) -> float:
     """100 / N sum_n [answers_n = labels_n], in percent; both are (N,) class numbers.
 
@@ -134,25 +115,6 @@ def probe_accuracy(features: Tensor, labels: Tensor, *, c: float = 1.0, folds: i
     parts = StratifiedKFold(folds, shuffle=True, random_state=seed)
     found = cross_val_predict(probe, features.double().numpy(), labels.numpy(), cv=parts)
     return accuracy(torch.from_numpy(found), labels)
-
-
-def probe_features(features: Tensor, logits: Tensor, labels: Tensor, *, c: float = 1.0, seed: int = 0) -> ProbeResult:
-    """The accuracies of the frozen classifier and of a linear probe on the same images.
-
-    >>> import torch
-    >>> from spear_hf.analysis import probe_features
-    >>> labels = torch.arange(20) % 2
-    >>> features = torch.nn.functional.one_hot(labels).float()
-    >>> probe_features(features, logits=-features, labels=labels)
-    ProbeResult(accuracy=0.0, probe_accuracy=100.0)
-
-    Args:
-        features: (N, C), the input of the classifier.
-        logits: (N, K), its output.
-        labels: (N,).
-        c, seed: as for `probe_accuracy`.
-    """
-    return ProbeResult(accuracy(logits.argmax(1), labels), probe_accuracy(features, labels, c=c, seed=seed))
 
 
 def _check(features: Tensor, labels: Tensor, folds: int) -> None:

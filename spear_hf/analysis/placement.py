@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from spear_hf.adapters.card_metrics import MIXED
 from spear_hf.analysis.adapted import ImageSet, Outputs, learn, outputs_of
-from spear_hf.analysis.measures import amd, linear_cka, probe_features
+from spear_hf.analysis.measures import accuracy, amd, linear_cka, probe_accuracy
 from spear_hf.analysis.recording import CLASSIFIER, find_classifier
 from spear_hf.config import SpearConfig
 from spear_hf.errors import ConfigError, DataError
@@ -225,5 +225,6 @@ def separability(adapted: Adapted, *, c: float = 1.0, seed: int = 0) -> ProbeRow
         c, seed: as for `probe_accuracy`.
     """
     data, outputs = adapted.data, adapted.outputs
-    found = probe_features(outputs.features[CLASSIFIER], outputs.logits, data.labels, c=c, seed=seed)
-    return ProbeRow(data.domain, adapted.placement, adapted.batch_size, found.accuracy, found.probe_accuracy, found.gap)
+    frozen = accuracy(outputs.logits.argmax(1), data.labels)
+    probe = probe_accuracy(outputs.features[CLASSIFIER], data.labels, c=c, seed=seed)
+    return ProbeRow(data.domain, adapted.placement, adapted.batch_size, frozen, probe, gap=probe - frozen)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from spear_hf.analysis import accuracy, amd, linear_cka, probe_accuracy, probe_features
+from spear_hf.analysis import accuracy, amd, linear_cka, probe_accuracy
 from spear_hf.errors import ConfigError, DataError
 
 
@@ -51,19 +51,6 @@ def test_a_probe_finds_what_is_linear_and_nothing_where_nothing_is() -> None:
     noise = torch.randn(200, 8, generator=random)
     assert probe_accuracy(nn.functional.one_hot(labels).float() * 10 + noise[:, :4], labels) == 100
     assert probe_accuracy(noise, labels) < 40
-
-
-def test_the_probe_gap_is_zero_on_equal_features() -> None:
-    labels = torch.arange(60) % 3
-    logits = nn.functional.one_hot(labels).float()
-    found = probe_features(logits, logits, labels)
-    assert (found.accuracy, found.probe_accuracy, found.gap) == (100, 100, 0)
-
-
-def test_the_probe_gap_is_what_the_classifier_misses() -> None:
-    labels = torch.arange(60) % 3
-    features = nn.functional.one_hot(labels).float()
-    assert probe_features(features, features.roll(1, dims=1), labels).gap == 100
 
 
 def test_a_probe_says_what_it_needs() -> None:

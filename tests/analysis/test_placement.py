@@ -5,7 +5,9 @@ from torch import Tensor, nn
 from spear_hf import SpearConfig
 from spear_hf.analysis import (
     CLASSIFIER,
+    Adapted,
     ImageSet,
+    Outputs,
     accuracy,
     adapted_representations,
     drift,
@@ -83,6 +85,14 @@ def test_the_reference_must_be_of_as_many_images(net: nn.Module, data: ImageSet)
         first = next(adapted_representations(model, [data], updates=0))
     with pytest.raises(DataError, match="noise has 16 images, the reference 4; CKA compares the same images"):
         drift(first, reference)
+
+
+@pytest.mark.parametrize(("shift", "gap"), [(0, 0), (1, 100)])
+def test_the_probe_gap_is_what_the_classifier_misses(shift: int, gap: float) -> None:
+    labels = torch.arange(60) % 3
+    z = nn.functional.one_hot(labels).float()
+    data = ImageSet("noise", torch.zeros(60, 3, 2, 2), labels)
+    assert separability(Adapted("stem", 16, data, Outputs(z.roll(shift, dims=1), {"classifier": z}))).gap == gap
 
 
 def test_separability_probes_what_enters_the_classifier(net: nn.Module, images: Tensor) -> None:
