@@ -1,5 +1,6 @@
 """Synthetic images to corrupt: blocks of colour of several sizes, computed with integers, the same on every machine."""
 
+import colorsys
 from functools import lru_cache
 
 import numpy as np
@@ -30,3 +31,13 @@ def scenes(preset: str, count: int) -> np.ndarray:
 def psnr(images: np.ndarray, clean: np.ndarray) -> np.ndarray:
     """(B,) dB; a stronger corruption has less."""
     return 10 * np.log10(255**2 / ((images.astype(np.float64) - clean) ** 2).mean((1, 2, 3)).clip(1e-9))
+
+
+def through_hsv(image: np.ndarray, change: tuple[float, float, float]) -> np.ndarray:
+    """V + a, then S b + c, by colorsys."""
+    raised, factor, offset = change
+    out = np.empty(image.shape)
+    for place in np.ndindex(image.shape[:2]):
+        h, s, v = colorsys.rgb_to_hsv(*(image[place] / 255))
+        out[place] = colorsys.hsv_to_rgb(h, min(s * factor + offset, 1), min(v + raised, 1))
+    return out * 255

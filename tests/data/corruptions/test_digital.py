@@ -1,7 +1,5 @@
 """Elastic transform and saturation equal a slow, plain computation."""
 
-import colorsys
-
 import numpy as np
 import pytest
 import torch
@@ -13,17 +11,7 @@ from spear_hf.data.corruptions import (
     sample_rng,
 )
 from spear_hf.data.corruptions.digital import elastic_transform, inverse_affine, saturate
-from tests.data.corruptions.scenes import scene, scenes
-
-
-def through_hsv(image: np.ndarray, change: tuple[float, float, float]) -> np.ndarray:
-    """V + a, then S b + c, by colorsys."""
-    raised, factor, offset = change
-    out = np.empty(image.shape)
-    for place in np.ndindex(image.shape[:2]):
-        h, s, v = colorsys.rgb_to_hsv(*(image[place] / 255))
-        out[place] = colorsys.hsv_to_rgb(h, min(s * factor + offset, 1), min(v + raised, 1))
-    return out * 255
+from tests.data.corruptions.scenes import scene, scenes, through_hsv
 
 
 @pytest.mark.parametrize("constants", [(0.3, 0.0), (2.0, 0.1), (20.0, 0.2)])

@@ -1,13 +1,11 @@
 """Fog's clouds and brightness equal a slow, plain computation."""
 
-import colorsys
-
 import numpy as np
 import pytest
 import torch
 
 from spear_hf.data.corruptions.weather import brightness, plasma_fractal
-from tests.data.corruptions.scenes import scene
+from tests.data.corruptions.scenes import scene, through_hsv
 
 
 def naive_plasma(steps: np.ndarray, size: int, decay: float) -> np.ndarray:
@@ -33,16 +31,6 @@ def test_plasma_equals_the_naive_loop(rng: np.random.Generator) -> None:
     steps = rng.uniform(-1, 1, 16 * 16 - 1)
     ours = plasma_fractal(torch.from_numpy(steps)[None], 16, 1.75)[0].numpy()
     np.testing.assert_allclose(ours, naive_plasma(steps, 16, 1.75), atol=1e-9)
-
-
-def through_hsv(image: np.ndarray, change: tuple[float, float, float]) -> np.ndarray:
-    """V + a, then S b + c, by colorsys."""
-    raised, factor, offset = change
-    out = np.empty(image.shape)
-    for place in np.ndindex(image.shape[:2]):
-        h, s, v = colorsys.rgb_to_hsv(*(image[place] / 255))
-        out[place] = colorsys.hsv_to_rgb(h, min(s * factor + offset, 1), min(v + raised, 1))
-    return out * 255
 
 
 @pytest.mark.parametrize("amount", [0.05, 0.3])
