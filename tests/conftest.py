@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tests.hub_server import LoopbackHub
 
 gc.disable()  # until all is imported
-gc.set_threshold(10_000, 20)
+gc.set_threshold(50_000, 20)
 ROOT = Path(__file__).resolve().parents[1]
 EMBEDDED = ROOT / "examples" / "fashion_mnist"
 

@@ -198,7 +198,7 @@ def mixing_errors(
     >>> import timm, torch
     >>> from spear_hf import SpearConfig
     >>> from spear_hf.analysis import ImageSet, mixing_errors
-    >>> data = ImageSet("fog", torch.zeros(2, 3, 64, 64), torch.arange(2))
+    >>> data = ImageSet("fog", torch.zeros(2, 3, 32, 32), torch.arange(2))
     >>> found = mixing_errors(
     ...     timm.create_model("test_resnet"), [data], SpearConfig(), alphas=[0.5], batch_sizes=[2], updates=0
     ... )

@@ -63,7 +63,7 @@ def learn(spear: Spear, images: Tensor, batch_size: int, updates: int) -> None:
     >>> from spear_hf import Spear, get_spear_model
     >>> from spear_hf.analysis import learn
     >>> spear = Spear(get_spear_model(timm.create_model("test_resnet")))
-    >>> learn(spear, torch.zeros(4, 3, 64, 64), batch_size=2, updates=3)
+    >>> learn(spear, torch.zeros(4, 3, 32, 32), batch_size=2, updates=3)
     >>> spear.num_steps
     3
     """
@@ -79,7 +79,7 @@ def predict(model: SpearModel, images: Tensor, batch_size: int) -> Tensor:
     >>> import timm, torch
     >>> from spear_hf import get_spear_model
     >>> from spear_hf.analysis import predict
-    >>> predict(get_spear_model(timm.create_model("test_resnet")), torch.zeros(4, 3, 64, 64), batch_size=2).shape
+    >>> predict(get_spear_model(timm.create_model("test_resnet")), torch.zeros(4, 3, 32, 32), batch_size=2).shape
     torch.Size([4, 1000])
     """
     return torch.cat([logits_of(model(x)).float().cpu() for x in images.split(batch_size)])
@@ -92,7 +92,7 @@ def outputs_of(model: SpearModel, images: Tensor, batch_size: int, classifier: s
     >>> from spear_hf import get_spear_model
     >>> from spear_hf.analysis import outputs_of
     >>> model = get_spear_model(timm.create_model("test_resnet"))
-    >>> list(outputs_of(model, torch.zeros(4, 3, 64, 64), 2, classifier="fc").features)
+    >>> list(outputs_of(model, torch.zeros(4, 3, 32, 32), 2, classifier="fc").features)
     ['0', '1', '2', '3', '4', 'classifier']
 
     Args:
@@ -110,7 +110,7 @@ def answer_online(method: TTAMethod, data: ImageSet, batch_size: int) -> OnlineR
     >>> import timm, torch
     >>> from spear_hf.analysis import ImageSet, answer_online
     >>> from spear_hf.baselines import Source
-    >>> data = ImageSet("fog", torch.randn(4, 3, 64, 64), torch.full((4,), 1000))  # a class that it does not know
+    >>> data = ImageSet("fog", torch.randn(4, 3, 32, 32), torch.full((4,), 1000))  # a class that it does not know
     >>> answer_online(Source(timm.create_model("test_resnet")), data, batch_size=2)
     OnlineResult(error=100.0, skipped=0.0)
 

@@ -172,7 +172,7 @@ def source_representations(model: SpearModel, clean: ImageSet) -> dict[str, Tens
     >>> import timm, torch
     >>> from spear_hf import get_spear_model
     >>> from spear_hf.analysis import ImageSet, source_representations
-    >>> clean = ImageSet("clean", torch.zeros(2, 3, 64, 64), torch.arange(2))
+    >>> clean = ImageSet("clean", torch.zeros(2, 3, 32, 32), torch.arange(2))
     >>> list(source_representations(get_spear_model(timm.create_model("test_resnet")), clean))
     ['0', '1', '2', '3', '4', 'classifier']
     """

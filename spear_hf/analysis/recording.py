@@ -66,7 +66,7 @@ def recording(model: SpearModel, *, classifier: str | None = None, steered: bool
     >>> from spear_hf.analysis import recording
     >>> model = get_spear_model(timm.create_model("test_resnet"))
     >>> with torch.no_grad(), recording(model) as record:
-    ...     logits = model(torch.randn(2, 3, 160, 160))
+    ...     logits = model(torch.randn(2, 3, 32, 32))
     >>> list(record.features())
     ['0', '1', '2', '3', '4']
 
@@ -94,7 +94,7 @@ def find_classifier(model: SpearModel, x: Tensor) -> str:
     >>> import timm, torch
     >>> from spear_hf import get_spear_model
     >>> from spear_hf.analysis import find_classifier
-    >>> find_classifier(get_spear_model(timm.create_model("test_resnet")), torch.randn(2, 3, 160, 160))
+    >>> find_classifier(get_spear_model(timm.create_model("test_resnet")), torch.randn(2, 3, 32, 32))
     'fc'
 
     Args:

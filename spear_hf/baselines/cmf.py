@@ -84,7 +84,7 @@ class Cmf(Learner):
 
     >>> import timm, torch
     >>> from spear_hf.baselines import Cmf
-    >>> Cmf(timm.create_model("test_resnet")).step(torch.randn(2, 3, 64, 64)).shape
+    >>> Cmf(timm.create_model("test_resnet")).step(torch.randn(2, 3, 32, 32)).shape
     torch.Size([2, 1000])
     """
 

@@ -134,7 +134,7 @@ class Cotta(Learner):
 
     >>> import timm, torch
     >>> from spear_hf.baselines import Cotta
-    >>> Cotta(timm.create_model("test_resnet"), confidence=0.0).step(torch.randn(2, 3, 64, 64)).shape
+    >>> Cotta(timm.create_model("test_resnet"), confidence=0.0).step(torch.randn(2, 3, 32, 32)).shape
     torch.Size([2, 1000])
     """
 

@@ -78,7 +78,7 @@ class Deyo(Learner):
 
     >>> import timm, torch
     >>> from spear_hf.baselines import Deyo
-    >>> Deyo(timm.create_model("test_resnet")).step(torch.randn(2, 3, 64, 64)).shape
+    >>> Deyo(timm.create_model("test_resnet")).step(torch.randn(2, 3, 32, 32)).shape
     torch.Size([2, 1000])
     """
 

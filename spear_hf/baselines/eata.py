@@ -136,7 +136,7 @@ class Eta(Learner):
 
     >>> import timm, torch
     >>> from spear_hf.baselines import Eta
-    >>> Eta(timm.create_model("test_resnet")).step(torch.randn(2, 3, 64, 64)).shape
+    >>> Eta(timm.create_model("test_resnet")).step(torch.randn(2, 3, 32, 32)).shape
     torch.Size([2, 1000])
     """
 
@@ -167,8 +167,8 @@ class Eata(Learner):
 
     >>> import timm, torch
     >>> from spear_hf.baselines import Eata
-    >>> eata = Eata(timm.create_model("test_resnet"), source_images=torch.randn(2, 3, 64, 64))
-    >>> eata.step(torch.randn(2, 3, 64, 64)).shape
+    >>> eata = Eata(timm.create_model("test_resnet"), source_images=torch.randn(2, 3, 32, 32))
+    >>> eata.step(torch.randn(2, 3, 32, 32)).shape
     torch.Size([2, 1000])
     """
 

@@ -23,7 +23,7 @@ class Source:
 
     >>> import timm, torch
     >>> from spear_hf.baselines import Source
-    >>> Source(timm.create_model("test_resnet")).step(torch.zeros(2, 3, 64, 64)).shape
+    >>> Source(timm.create_model("test_resnet")).step(torch.zeros(2, 3, 32, 32)).shape
     torch.Size([2, 1000])
     """
 
@@ -79,7 +79,7 @@ class BnAdapt(Source):
 
     >>> import timm, torch
     >>> from spear_hf.baselines import BnAdapt
-    >>> BnAdapt(timm.create_model("test_resnet"), alpha=0.5).step(torch.randn(2, 3, 64, 64)).shape
+    >>> BnAdapt(timm.create_model("test_resnet"), alpha=0.5).step(torch.randn(2, 3, 32, 32)).shape
     torch.Size([2, 1000])
     """
 

@@ -52,7 +52,7 @@ class Learner:
     >>> from spear_hf.baselines.optimizer_config import OptimizerConfig
     >>> from spear_hf.baselines.tent import MeanEntropy
     >>> learner = Learner(timm.create_model("test_resnet"), MeanEntropy(), OptimizerConfig("adam", 1e-3))
-    >>> learner.step(torch.randn(2, 3, 64, 64)).shape, learner.last.adapted
+    >>> learner.step(torch.randn(2, 3, 32, 32)).shape, learner.last.adapted
     (torch.Size([2, 1000]), True)
     """
 

@@ -38,7 +38,7 @@ def spear(model: nn.Module, *, accelerator: Any = None, **config: Any) -> Spear:
     >>> import timm, torch
     >>> from spear_hf import METHODS
     >>> tta = METHODS["spear"](timm.create_model("test_resnet"), tau=0.1)
-    >>> tta.step(torch.randn(2, 3, 64, 64)).shape
+    >>> tta.step(torch.randn(2, 3, 32, 32)).shape
     torch.Size([2, 1000])
     """
     return Spear(get_spear_model(model, SpearConfig.from_dict(config)), accelerator=accelerator)

@@ -161,7 +161,7 @@ class Roid(Learner):
 
     >>> import timm, torch
     >>> from spear_hf.baselines import Roid
-    >>> Roid(timm.create_model("test_resnet")).step(torch.randn(2, 3, 64, 64)).shape
+    >>> Roid(timm.create_model("test_resnet")).step(torch.randn(2, 3, 32, 32)).shape
     torch.Size([2, 1000])
     """
 

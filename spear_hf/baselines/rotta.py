@@ -154,7 +154,7 @@ class Rotta(Learner):
     >>> import timm, torch
     >>> from spear_hf.baselines import Rotta
     >>> rotta = Rotta(timm.create_model("test_resnet"), every=2)
-    >>> rotta.step(torch.randn(2, 3, 64, 64)).shape, rotta.last.adapted
+    >>> rotta.step(torch.randn(2, 3, 32, 32)).shape, rotta.last.adapted
     (torch.Size([2, 1000]), True)
     """
 

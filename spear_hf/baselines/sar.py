@@ -77,7 +77,7 @@ class Sar(Learner):
 
     >>> import timm, torch
     >>> from spear_hf.baselines import Sar
-    >>> Sar(timm.create_model("test_resnet")).step(torch.randn(2, 3, 64, 64)).shape
+    >>> Sar(timm.create_model("test_resnet")).step(torch.randn(2, 3, 32, 32)).shape
     torch.Size([2, 1000])
     """
 

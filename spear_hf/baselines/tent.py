@@ -44,7 +44,7 @@ class Tent(Learner):
     >>> import timm, torch
     >>> from spear_hf.baselines import Tent
     >>> tent = Tent(timm.create_model("test_resnet"))
-    >>> tent.step(torch.randn(2, 3, 64, 64)).shape, tent.last.adapted
+    >>> tent.step(torch.randn(2, 3, 32, 32)).shape, tent.last.adapted
     (torch.Size([2, 1000]), True)
     """
 

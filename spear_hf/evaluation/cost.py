@@ -25,7 +25,7 @@ class Meter:
     >>> from spear_hf.baselines import Source
     >>> from spear_hf.evaluation.cost import Meter
     >>> meter = Meter({"source": Source(timm.create_model("test_resnet"))}, memory=True)
-    >>> logits, seconds, memory = meter.step("source", torch.randn(2, 3, 160, 160))
+    >>> logits, seconds, memory = meter.step("source", torch.randn(2, 3, 32, 32))
     >>> memory, meter.memory_kind
     (0, 'kept for the backward pass, without weights and images')
 

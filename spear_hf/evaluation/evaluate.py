@@ -44,7 +44,7 @@ class RepeatableStream(Protocol):
     >>> from spear_hf.evaluation.evaluate import RepeatableStream
     >>> class Batches(list):
     ...     protocol, describe = "single", lambda self: {}
-    >>> x, y = torch.zeros(2, 3, 160, 160), torch.tensor([0, 1])
+    >>> x, y = torch.zeros(2, 3, 32, 32), torch.tensor([0, 1])
     >>> stream: RepeatableStream = Batches([{"pixel_values": x, "labels": y, "domain": "clean"}])
     """
 
@@ -84,7 +84,7 @@ def evaluate(
     >>> import timm, torch
     >>> from spear_hf.baselines import Source
     >>> from spear_hf.evaluation.evaluate import evaluate
-    >>> loader = [{"pixel_values": torch.zeros(2, 3, 160, 160), "labels": torch.tensor([0, 1])}]
+    >>> loader = [{"pixel_values": torch.zeros(2, 3, 32, 32), "labels": torch.tensor([0, 1])}]
     >>> report = evaluate({"source": Source(timm.create_model("test_resnet"))}, loader, progress=False)
     >>> report.rows[0].domain, report.images
     ('images', 2)

@@ -96,7 +96,7 @@ def predict(
     >>> import timm, torch
     >>> from spear_hf import Spear, get_spear_model, predict
     >>> tta = Spear(get_spear_model(timm.create_model("test_resnet")))
-    >>> [answer.file for answer in predict(tta, [torch.randn(2, 3, 64, 64), torch.randn(1, 3, 64, 64)])]
+    >>> [answer.file for answer in predict(tta, [torch.randn(2, 3, 32, 32), torch.randn(1, 3, 32, 32)])]
     ['0', '1', '2']
 
     Args:

@@ -51,7 +51,7 @@ class Frozen(Source):
     >>> from spear_hf import get_spear_model
     >>> from spear_hf.evaluation.preservation import Frozen
     >>> model = get_spear_model(timm.create_model("test_resnet"))
-    >>> Frozen(model).step(torch.randn(2, 3, 160, 160)).shape
+    >>> Frozen(model).step(torch.randn(2, 3, 32, 32)).shape
     torch.Size([2, 1000])
 
     Args:
@@ -89,7 +89,7 @@ def clean_along(
     >>> from spear_hf.evaluation.preservation import clean_along
     >>> class Batches(list):
     ...     protocol, describe = "single", lambda self: {}
-    >>> x, y = torch.zeros(2, 3, 160, 160), torch.tensor([0, 1])
+    >>> x, y = torch.zeros(2, 3, 32, 32), torch.tensor([0, 1])
     >>> clean = Batches([{"pixel_values": x, "labels": y, "domain": "clean", "is_domain_start": True}])
     >>> base = timm.create_model("test_resnet")
     >>> model = get_spear_model(copy.deepcopy(base), SpearConfig(alpha=0.0))

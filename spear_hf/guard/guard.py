@@ -53,10 +53,10 @@ class Guard:
     >>> import timm, torch
     >>> from spear_hf import Guard, Spear, get_spear_model
     >>> tta = Guard(Spear(get_spear_model(timm.create_model("test_resnet"))))
-    >>> logits = tta.step(torch.rand(2, 3, 64, 64))
+    >>> logits = tta.step(torch.rand(2, 3, 32, 32))
     >>> logits.shape, tta.last.events, tta.is_fallen_back
     (torch.Size([2, 1000]), (), False)
-    >>> logits = tta.step(torch.rand(2, 3, 64, 64), streams=["cam-1", "cam-7"])
+    >>> logits = tta.step(torch.rand(2, 3, 32, 32), streams=["cam-1", "cam-7"])
     >>> tta.last["cam-1"].events, tta.streams["cam-1"].is_fallen_back
     ((), False)
     """

@@ -27,7 +27,7 @@ def source_of(method: Any, source: nn.Module | None = None) -> Callable[[Tensor]
     >>> from spear_hf import Spear, get_spear_model
     >>> from spear_hf.guard.source_model import source_of
     >>> source = source_of(Spear(get_spear_model(timm.create_model("test_resnet"))))
-    >>> source(torch.rand(2, 3, 64, 64)).shape
+    >>> source(torch.rand(2, 3, 32, 32)).shape
     torch.Size([2, 1000])
     """
     model = getattr(method, "model", None)

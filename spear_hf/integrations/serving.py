@@ -78,7 +78,7 @@ class StreamClassifier:
     >>> from spear_hf.integrations.serving import StreamClassifier, StreamImage
     >>> base = timm.create_model("test_resnet")
     >>> classifier = StreamClassifier(Spear(get_spear_model(base)), load_processor(base))
-    >>> reply = classifier.answer([StreamImage(torch.zeros(3, 160, 160), "cam-1")])[0]
+    >>> reply = classifier.answer([StreamImage(torch.zeros(3, 32, 32), "cam-1")])[0]
     >>> reply.status, len(reply.content["top"])
     (200, 5)
     """

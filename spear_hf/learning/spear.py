@@ -68,7 +68,7 @@ class Spear:
     >>> import timm, torch
     >>> from spear_hf import get_spear_model
     >>> tta = Spear(get_spear_model(timm.create_model("test_resnet")))
-    >>> logits = tta.step(torch.randn(4, 3, 64, 64), streams=["cam-1", "cam-1", "cam-7", "cam-7"])
+    >>> logits = tta.step(torch.randn(4, 3, 32, 32), streams=["cam-1", "cam-1", "cam-7", "cam-7"])
     >>> sorted(tta.streams)
     ['cam-1', 'cam-7']
     """

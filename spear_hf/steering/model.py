@@ -83,7 +83,7 @@ class SpearModel(nn.Module):
     >>> import timm
     >>> import torch
     >>> model = SpearModel(timm.create_model("test_resnet"), SpearConfig())
-    >>> tuple(model(torch.zeros(2, 3, 64, 64)).shape)
+    >>> tuple(model(torch.zeros(2, 3, 32, 32)).shape)
     (2, 1000)
     """
 
