@@ -105,12 +105,23 @@ def batch_means(
     >>> batch_means(torch.zeros(4, 2))
     (tensor(1.), tensor([0.5000, 0.5000]))
     """
-    means = _means(torch.cat([normalized_entropy(logits)[:, None], log_probabilities(logits).exp()], 1), shard, groups)
-    return means[..., 0], means[..., 1:]
+    entropy, prediction, _ = _means(logits, shard, groups)
+    return entropy, prediction
 
 
-def _means(rows: Tensor, shard: BatchShard | None, groups: ImageGroups | None) -> Tensor:
-    """(R,) over the global batch, in one collective, or (S, R) over each stream's images, of rows (B, R)."""
+def _means(
+    logits: Tensor, shard: BatchShard | None, groups: ImageGroups | None, *, with_ratio: bool = False
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """What `batch_means` returns, and the mean likelihood ratio where it is asked for; in one collective."""
+    columns = [normalized_entropy(logits)[:, None], log_probabilities(logits).exp()]
+    if with_ratio:
+        columns.append(likelihood_ratio(logits)[:, None])
+    means = _row_means(torch.cat(columns, 1), shard, groups)
+    return means[..., 0], means[..., 1 : 1 + logits.shape[-1]], means[..., -1] if with_ratio else None
+
+
+def _row_means(rows: Tensor, shard: BatchShard | None, groups: ImageGroups | None) -> Tensor:
+    """(R,) over the global batch, or (S, R) over each stream's images, of rows (B, R)."""
     if groups is not None:
         return groups.means(rows)
     return rows.sum(0) / len(rows) if shard is None else shard.sum(rows.sum(0)) / shard.total
@@ -194,21 +205,18 @@ def spear_loss(
     >>> round(spear_loss(torch.zeros(4, 10), {0: [RSP(8, 1)]}, SpearConfig.paper(tau=0.25)).entropy.item(), 4)
     0.75
     """
-    columns = [normalized_entropy(logits)[:, None], log_probabilities(logits).exp()]
-    if config.likelihood_ratio:
-        columns.append(likelihood_ratio(logits)[:, None])
-    means, classes = _means(torch.cat(columns, 1), shard, groups), logits.shape[-1]
-    mean_entropy, mean_prediction = means[..., 0], means[..., 1 : 1 + classes]
+    share = config.likelihood_ratio
+    mean_entropy, mean_prediction, ratio = _means(logits, shard, groups, with_ratio=share > 0)
     entropy = entropy_loss(mean_entropy, config.tau)
-    if config.likelihood_ratio:
-        entropy = (1 - config.likelihood_ratio) * entropy + config.likelihood_ratio * means[..., -1]
+    if ratio is not None:
+        entropy = (1 - share) * entropy + share * ratio
     sizes = groups.sizes if groups is not None else [len(logits) if shard is None else shard.total]
     if seen is None:
         diversity = _divergence_from_uniform(mean_prediction)
     else:
         diversity = _stream_divergence(mean_prediction, _joined(seen, mean_prediction.detach(), sizes))
     anchor = anchor_loss(rsps, config.anchor_growth).to(logits.device)
-    weights = [config.lambda_div * share for share in evidence(sizes, classes, config, seen)]
+    weights = [config.lambda_div * each for each in evidence(sizes, logits.shape[-1], config, seen)]
     lambda_div = weights[0] if groups is None else diversity.new_tensor(weights)
     total = config.lambda_ent * entropy + lambda_div * diversity + config.lambda_anchor * anchor
     return Losses(mean_entropy, mean_prediction, entropy, diversity, anchor, total)

@@ -180,7 +180,7 @@ class SteeredForward:
 
     def _shifted(self, batch: StreamBatch, logits: Tensor, statistics: StreamStatistics) -> list[bool]:
         """For each stream whether its images are of another domain; one answer on all processes."""
-        if not (self.config.domain_jump and self.config.memory_images):
+        if all(state.shift is None for state in batch.states):
             return [False] * len(batch.states)
         far = statistics.log_distances()
         found = [

@@ -73,9 +73,11 @@ class ForwardHooks:
     for bit: the worst failure, because nothing shows it.
     """
 
-    def __init__(self, base: nn.Module, boundaries: Sequence[Boundary], steering: Steering) -> None:
+    def __init__(
+        self, base: nn.Module, boundaries: Sequence[Boundary], steering: Steering, *, has_batch_norms: bool
+    ) -> None:
         self.modules = list(base.modules())
-        self.has_batch_norms = any(True for _ in batch_norms(base))
+        self.has_batch_norms = has_batch_norms
         self.boundaries = list(boundaries)
         self.steering = steering
 
@@ -128,9 +130,10 @@ def register_hooks(base: nn.Module, boundaries: Sequence[Boundary], steering: St
     >>> len(register_hooks(base, [Boundary(0, "stem", "patch_embed", channels=64)], Steering()))
     3
     """
-    forward = ForwardHooks(base, boundaries, steering)
+    norms = list(batch_norms(base))
+    forward = ForwardHooks(base, boundaries, steering, has_batch_norms=bool(norms))
     handles: list[Any] = [register_at(base, b, BoundaryHook(b, steering).steered) for b in boundaries]
-    handles += [norm.register_forward_pre_hook(AlphaMixing(steering, name)) for name, norm in batch_norms(base)]
+    handles += [norm.register_forward_pre_hook(AlphaMixing(steering, name)) for name, norm in norms]
     handles.append(base.register_forward_pre_hook(forward.begin, prepend=True))
     handles.append(base.register_forward_hook(forward.end, always_call=True))
     return handles
