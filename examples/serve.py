@@ -31,13 +31,11 @@ from spear_hf.integrations.http_app import HttpLimits, create_app
 from spear_hf.integrations.serving import BatchedService, StreamClassifier, check_saved
 from spear_hf.utils.loopback import is_loopback
 
-CONFIG = SpearConfig()
-
 
 @expanded()
 def main(
     weights: WeightOptions,
-    config: SpearConfig = CONFIG,
+    config: SpearConfig,
     model: ModelOption = MODEL,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port; 0 takes a free one.")] = 8000,
@@ -91,8 +89,6 @@ def owned(folder: Path) -> Iterator[None]:
     except Timeout:
         raise SpearError(f"{folder} is used by another server; give this one its own --streams-folder") from None
     with lock:
-        for unfinished in folder.glob(".*.safetensors.*"):
-            unfinished.unlink()  # of a server that was killed while it wrote; the file to be replaced is whole
         yield
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from spear_hf.errors import ModelNotFoundError
-from spear_hf.utils.validation import first_line
+from spear_hf.utils.validation import first_line, first_of
 
 ENTRIES = ("state_dict", "model_state_dict", "model", "net", "network", "weights", "params")
 AVERAGED = ("state_dict_ema", "model_ema", "ema_state_dict", "ema")
@@ -139,8 +139,7 @@ def _prefix(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> str:
 
 def _some(text: str, keys: list[str]) -> str:
     """The text with the first keys in it; empty without keys."""
-    more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
-    return text.format(", ".join(keys[:SHOWN]) + more) if keys else ""
+    return text.format(first_of(keys, SHOWN)) if keys else ""
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:

@@ -15,6 +15,7 @@ from spear_hf.cli.image_options import ImageOptions
 from spear_hf.cli.options import ResumableRunOptions, WeightOptions
 from spear_hf.cli.refusals import in_flags
 from spear_hf.config import SpearConfig
+from spear_hf.utils.validation import first_of
 
 if TYPE_CHECKING:
     from spear_hf.evaluation.report import Report
@@ -173,8 +174,7 @@ def _show(
     for note in report.provenance.get("notes", ()):
         print(in_flags(note, [field.name for field in fields(ImageOptions)]))
     if left_out := report.provenance.get("left_out", ()):
-        more = f" and {len(left_out) - 5} more" if len(left_out) > 5 else ""
-        print(f"left out {len(left_out)} images that could not be read: {', '.join(left_out[:5])}{more}")
+        print(f"left out {len(left_out)} images that could not be read: {first_of(left_out, 5)}")
     print(f"answers  {answers}, {report.images} images")
     for path in adapters:
         print(f"adapter  {path}")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from spear_hf.data.corruptions import CORRUPTIONS, resolve_corruptions
 from spear_hf.errors import DataError
+from spear_hf.utils.validation import first_of
 
 CLEAN_NAMES = ("clean", "none")
 
@@ -122,8 +123,9 @@ def resolve_held_domains(
 
     domains = resolve_domains(corruptions, severity, resolve)
     if absent := [str(domain) for domain in domains if domain not in held]:
-        shown = ", ".join(absent[:4]) + (f" and {len(absent) - 4} more" if len(absent) > 4 else "")
-        raise DataError(f"{name} does not hold {shown}; pass corruptions= and severity= from {_summary(held)}")
+        raise DataError(
+            f"{name} does not hold {first_of(absent, 4)}; pass corruptions= and severity= from {_summary(held)}"
+        )
     return domains
 
 

@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 
 from spear_hf.errors import DataError
+from spear_hf.utils.validation import first_of
 
 _SETTLE = "pass class_names= with these names in the order of the model, or label_column=None to go without labels"
 ClassNames = Sequence[str | Sequence[str]]  # of a model, in index order; one name or several for each class
@@ -222,7 +223,7 @@ def _complete(table: np.ndarray, how: Literal["wnid", "name", "index"], num_clas
 
 
 def _unmatched(names: Sequence[str], source: Sequence[str], model: ClassNames) -> str:
-    shown = ", ".join(repr(name) for name in names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    shown = first_of([repr(name) for name in names], 5)
     first = ", ".join(repr(next(iter(_names(entry)))) for entry in model[:3])
     return (
         f"{shown or 'two names of one class'}: no single class of the model for {len(names)} of {len(source)} classes; "

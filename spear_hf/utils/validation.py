@@ -4,7 +4,7 @@ import difflib
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -102,6 +102,17 @@ def first_line(error: BaseException) -> str:
     'not a number'
     """
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def first_of(items: Sequence[object], most: int, joint: str = " and ") -> str:
+    """The first items with commas, and how many more there are.
+
+    >>> from spear_hf.utils.validation import first_of
+    >>> first_of(["a", "b", "c"], 2), first_of(["a", "b"], 2)
+    ('a, b and 1 more', 'a, b')
+    """
+    shown = ", ".join(str(item) for item in items[:most])
+    return shown + (f"{joint}{len(items) - most} more" if len(items) > most else "")
 
 
 def from_mapping(kind: type[T], data: Mapping[str, Any]) -> T:

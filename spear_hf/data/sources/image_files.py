@@ -12,6 +12,7 @@ from PIL import Image
 
 from spear_hf.data.sources.columns import MISSING
 from spear_hf.errors import DataError
+from spear_hf.utils.validation import first_of
 
 IMAGE_SUFFIXES = frozenset((
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".webp", ".bmp", ".dib", ".ppm", ".pgm", ".pbm", ".pnm", ".tif",
@@ -133,9 +134,9 @@ def classes_of_folders(paths: Sequence[PurePosixPath], wanted: str | None, sourc
     if wanted is None or not tops:
         return FolderClasses(None, None, None)
     if wanted == "auto" and all(_DATE.fullmatch(top) for top in tops):
-        return FolderClasses(None, None, f"labels: none, because the folders are dates ({_some(tops)})")
+        return FolderClasses(None, None, f"labels: none, because the folders are dates ({first_of(tops, 3, ', and ')})")
     if wanted == "auto" and loose:
-        beside = f"{len(loose)} of {len(paths)} images lie beside the folders ({_some(loose)})"
+        beside = f"{len(loose)} of {len(paths)} images lie beside the folders ({first_of(loose, 3, ', and ')})"
         return FolderClasses(
             None, None, f"labels: none, because {beside}; label_column='folder' takes the folders as classes"
         )
@@ -154,8 +155,4 @@ def left_out(listing: Listing, source: str) -> str | None:
     """
     count = len(listing.unknown)
     what = "file of an unknown kind is" if count == 1 else "files of an unknown kind are"
-    return f"{source}: {count} {what} left out ({_some(listing.unknown)})" if count else None
-
-
-def _some(items: Sequence[object]) -> str:
-    return ", ".join(str(item) for item in items[:3]) + (f", and {len(items) - 3} more" if len(items) > 3 else "")
+    return f"{source}: {count} {what} left out ({first_of(listing.unknown, 3, ', and ')})" if count else None

@@ -12,6 +12,7 @@ from spear_hf.data.sources.columns import Columns
 from spear_hf.data.sources.dataset_rows import RowSource
 from spear_hf.data.sources.image_files import IMAGE_SUFFIXES, list_images
 from spear_hf.errors import DataError
+from spear_hf.utils.validation import first_of
 
 TABLES = (".csv", ".tsv", ".jsonl", ".txt", ".lst")
 METADATA = ("metadata.csv", "metadata.jsonl")
@@ -42,14 +43,12 @@ def open_table(path: Path, columns: Columns) -> RowSource:
     Raises:
         DataError: an unreadable table, or one without a column of paths.
     """
+    return _rows_of(_read(path), path, columns)
+
+
+def _rows_of(table: dict[str, list[str | None]], path: Path, columns: Columns) -> RowSource:
     from datasets import Dataset
 
-    try:
-        table = _read(path)
-    except (UnicodeDecodeError, csv.Error, json.JSONDecodeError) as error:
-        raise DataError(f"{path.name!r} cannot be read as a table ({error}); pass UTF-8 csv, tsv or jsonl") from error
-    if not table or not next(iter(table.values())):
-        raise DataError(f"{path.name!r} has no rows; pass a table with a column of paths")
     column = _path_column(table, columns.image, path)
     rows = Dataset.from_dict({name: _typed(cells) if name != column else cells for name, cells in table.items()})
     return RowSource(rows, path.name, columns._replace(image=column), path.parent)
@@ -65,10 +64,11 @@ def find_metadata(folder: Path) -> Path | None:
     ...     find_metadata(Path(folder)) is None
     True
     """
-    for name in METADATA:
-        path = folder / name
-        if path.is_file() and "file_name" in path.read_text(encoding="utf-8-sig").partition("\n")[0]:
-            return path
+    for path in (folder / name for name in METADATA):
+        if path.is_file():
+            with path.open(encoding="utf-8-sig") as file:
+                if "file_name" in file.readline():
+                    return path
     return None
 
 
@@ -88,9 +88,9 @@ def open_metadata(path: Path, columns: Columns) -> RowSource:
     named = {PurePosixPath(cell or "") for cell in table["file_name"]}
     if columns.image == "auto":
         columns = columns._replace(image="file_name")
-    source = open_table(path, columns)
+    source = _rows_of(table, path, columns)
     if others := [image for image in list_images(path.parent).images if image not in named]:
-        shown = ", ".join(map(str, others[:3])) + (f", and {len(others) - 3} more" if len(others) > 3 else "")
+        shown = first_of(others, 3, ", and ")
         source.notes.append(
             f"{path.name}: {len(others)} images of the folder are not named in it and left out ({shown})"
         )
@@ -99,6 +99,17 @@ def open_metadata(path: Path, columns: Columns) -> RowSource:
 
 
 def _read(path: Path) -> dict[str, list[str | None]]:
+    """column -> its cells."""
+    try:
+        table = _parsed(path)
+    except (UnicodeDecodeError, csv.Error, json.JSONDecodeError) as error:
+        raise DataError(f"{path.name!r} cannot be read as a table ({error}); pass UTF-8 csv, tsv or jsonl") from error
+    if not table or not next(iter(table.values())):
+        raise DataError(f"{path.name!r} has no rows; pass a table with a column of paths")
+    return table
+
+
+def _parsed(path: Path) -> dict[str, list[str | None]]:
     text = path.read_text(encoding="utf-8-sig")
     if path.suffix == ".jsonl":
         rows = [json.loads(line) for line in text.splitlines() if line.strip()]
