@@ -106,6 +106,10 @@ def test_every_process_reports_each_image_once(two: Found) -> None:
     assert two[0]["report"]["adaptation"] == expected["adaptation"]
 
 
+def test_every_process_reports_what_any_of_them_left_out(two: Found) -> None:
+    assert two[0]["left out"] == two[1]["left out"] == ["1", "6"]
+
+
 def test_a_run_that_was_killed_goes_on_to_the_same_bits(two: Found, tmp_path: Path) -> None:
     assert processes.run_in_two_processes(processes.__file__, "killed", str(tmp_path)).returncode != 0
     assert not list(tmp_path.glob("*.pt"))

@@ -101,8 +101,8 @@ def load_stream(
         cycles: number of passes, each in another order; None is endless.
         class_names: of the model, in index order (see `load_class_names`); labels then use its numbering.
         num_workers: processes that prepare batches in advance.
-        skip_broken: leave out images that cannot be decoded or have an empty label, and add their ids to
-            `stream.skipped`.
+        skip_broken: leave out images that cannot be decoded, are too small for a corruption or have an empty label,
+            and add their ids to `stream.skipped`.
         streaming: download the images of a Hub id when they are shown.
 
     Raises:
@@ -175,6 +175,11 @@ def _checked_limit(limit: int | None, source: ImageSource) -> int:
 
 def _match(source: ImageSource, labels: np.ndarray, there: np.ndarray, class_names: ClassNames | None) -> LabelMap:
     """The LabelMap of a source; its subset are the classes that occur."""
+    if class_names is None and getattr(source, "classes_are_partial", False):
+        raise DataError(
+            f"the labels of {source.name} are names, and only those of its first {len(source)} rows are known, so they "
+            "cannot be numbered; pass class_names= in the order of the model, or label_column=None to go without labels"
+        )
     found = match_classes(source.classes, class_names)
     numbers = found(labels[there])  # refuses a wrong label now, not at batch 700
     if isinstance(source, RowSource):

@@ -1,6 +1,7 @@
 """From encoded images to corrupted ones: decode, crop, corrupt, JPEG; a pure function of sample id and domain."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from spear_hf.data.corruptions import (
     resolve_preset,
     sample_rng,
 )
+from spear_hf.data.corruptions.constants import SMALLEST_SIDE
 from spear_hf.data.decode import CROP, SHORT_SIDE, crop_imagenet, decode_rgb
 from spear_hf.data.domains import CLEAN, Domain
 from spear_hf.data.sources import ImageSource
@@ -125,7 +127,9 @@ def _first_size(source: ImageSource) -> tuple[int, int]:
 def render(
     source: ImageSource, recipe: Recipe, ids: np.ndarray, domains: Sequence[Domain], *, skip_broken: bool = False
 ) -> tuple[list[np.ndarray | None], list[int]]:
-    """One uint8 (H, W, 3) image for each sample id under its domain, and the ids that could not be decoded.
+    """One uint8 (H, W, 3) image for each sample id under its domain, and the ids of broken images.
+
+    An image that cannot be decoded is broken, and under a corruption one that is too small for it.
 
     >>> import numpy as np
     >>> from datasets import Dataset
@@ -143,7 +147,7 @@ def render(
         skip_broken: return None for a broken image instead of raising.
 
     Raises:
-        DataError: images that cannot be decoded; it counts them and names the first.
+        DataError: broken images; it counts them and names the first.
     """
     images: list[np.ndarray | None] = [None] * len(ids)
     broken: list[int] = []
@@ -152,8 +156,12 @@ def render(
         places = [i for i, other in enumerate(domains) if other == domain]
         for i, encoded in zip(places, source.read(ids[places], domain), strict=True):
             try:
-                image = decode_rgb(encoded, partial(source.locate, int(ids[i]), domain))
-                images[i] = crop_imagenet(image) if recipe.crop else image
+                locate = partial(source.locate, int(ids[i]), domain)
+                image = decode_rgb(encoded, locate)
+                image = crop_imagenet(image) if recipe.crop else image
+                if recipe.preset is not None and not domain.is_clean:
+                    _refuse_tiny(image, locate)
+                images[i] = image
             except DataError as error:
                 broken.append(int(ids[i]))
                 errors.append(error)
@@ -164,8 +172,20 @@ def render(
     return images, broken
 
 
+def _refuse_tiny(image: np.ndarray, locate: Callable[[], str]) -> None:
+    """Refuse an image that is too small for the corruptions, with its name."""
+    height, width = image.shape[:2]
+    if min(height, width) < SMALLEST_SIDE:
+        raise DataError(
+            f"{locate()} is {height} x {width} pixels, too small to be corrupted (at least {SMALLEST_SIDE} x "
+            f"{SMALLEST_SIDE}); enlarge it, or pass skip_broken=True"
+        )
+
+
 def _listed(errors: Sequence[DataError], count: int) -> str:
-    shown = "; ".join(str(error).removesuffix("; repair it, or pass skip_broken=True") for error in errors[:5])
+    shown = "; ".join(
+        re.sub("; (repair|enlarge) it, or pass skip_broken=True$", "", str(error)) for error in errors[:5]
+    )
     more = f"; and {len(errors) - 5} more" if len(errors) > 5 else ""
     return f"{len(errors)} of {count} images of a batch: {shown}{more}; repair them, or pass skip_broken=True"
 

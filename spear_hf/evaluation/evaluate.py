@@ -165,8 +165,11 @@ def evaluate(
             if accelerator is not None:
                 accelerator.log(_tracked(shown, seen.step), step=done)
             done += 1
-            if kept is not None and done % checkpoint_every == 0 and processes.is_main:
-                kept.save(done, parts)
+            if kept is not None and done % checkpoint_every == 0:
+                _share_skipped(stream, processes)
+                if processes.is_main:
+                    kept.save(done, parts)
+    _share_skipped(stream, processes)
     if kept is not None and processes.is_main:
         kept.save(done, parts)
     described = stream.describe() if hasattr(stream, "describe") else {"kind": type(stream).__name__}
@@ -188,6 +191,12 @@ def _check_stream(stream: Any, processes: ProcessGroup, checkpoint: Any) -> None
         raise DataError(
             f"a {kind} cannot be resumed from a checkpoint; load_stream makes one that can, or pass checkpoint=None"
         )
+
+
+def _share_skipped(stream: Any, processes: ProcessGroup) -> None:
+    """Tell every process which images the others left out; the main one saves and reports them."""
+    if processes.count > 1 and hasattr(stream, "skipped"):
+        stream.skipped.update(processes.gathered(sorted(stream.skipped)))
 
 
 def _answer(

@@ -45,6 +45,16 @@ def test_the_broken_files_of_a_batch_are_counted_and_named(broken: Path) -> None
         list(load_stream(broken, corruptions="clean", shuffle=False))
 
 
+def test_an_image_too_small_for_corruptions_is_named_and_skipped_on_demand(tmp_path: Path) -> None:
+    folder = write_pictures(tmp_path / "photos", 4)
+    Image.new("RGB", (40, 8)).save(folder / "02.png")
+    with pytest.raises(DataError, match=r"^photos/02.png is 8 x 40 pixels, too small to be corrupted .*skip_broken=Tr"):
+        list(load_stream(folder, corruptions="fog"))
+    stream = load_stream(folder, corruptions="fog", skip_broken=True)
+    assert [batch["names"] for batch in stream] == [["00.png", "01.png", "03.png"]]
+    assert stream.skipped_names == ["02.png"]
+
+
 def encode(image: Image.Image) -> bytes:
     file = BytesIO()
     image.save(file, "PNG")

@@ -1,7 +1,8 @@
 """Images of a `datasets.IterableDataset`: downloaded when they are shown, in windows."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from spear_hf.data.decode import Encoded
 from spear_hf.data.domains import Domain
 from spear_hf.data.sources.columns import (
+    MISSING,
     Columns,
     as_encoded,
     file_note,
@@ -29,7 +31,8 @@ class IterableSource:
     """The first `length` rows of an IterableDataset; the sample id is the position in its own order.
 
     It is read from the start, a window of encoded images at a time, and from the start again for the next domain. A
-    stream shuffles inside windows only, so batch g is a function of g; a dataset sorted by class stays sorted.
+    stream shuffles inside windows only, so batch g is a function of g; a dataset sorted by class stays sorted. A column
+    of class names is read once in advance, for as many rows as are shown, so that the names can be numbered.
 
     >>> import numpy as np
     >>> from datasets import Dataset
@@ -47,6 +50,9 @@ class IterableSource:
             reads it once.
         window: number of rows that are held at once; 512 photographs take about 50 MB.
 
+    Attributes:
+        classes_are_partial: whether `classes` are names of the first `length` rows, of which later rows may have more.
+
     Raises:
         DataError: no rows, or no such columns.
     """
@@ -63,12 +69,22 @@ class IterableSource:
         self.window = window
         self.image_column = find_image_column(features, columns.image)
         self.label_column = find_label_column(features, columns)
-        self.classes = getattr(features[self.label_column], "names", None) if self.label_column else None
+        self.classes: Sequence[str] | None = (
+            getattr(features[self.label_column], "names", None) if self.label_column else None
+        )
         self._dtype = pixel_dtype(features[self.image_column])
         if isinstance(features[self.image_column], Image):
             dataset = dataset.cast(_undecoded(features, self.image_column))
         self._dataset = dataset.select_columns([c for c in (self.image_column, self.label_column) if c])
-        self._length = _count(self._dataset, name, self.label_column or self.image_column) if length is None else length
+        self.classes_are_partial = False
+        if self.label_column and self.classes is None and _may_hold_names(features[self.label_column]):
+            cells = list(chain.from_iterable(_column(self._dataset, name, self.label_column, length)))
+            self.classes, _ = number_labels(cells, None, self.label_column)
+            self.classes_are_partial = self.classes is not None and length is not None
+            length = len(cells) if length is None else length
+        if length is None:
+            length = sum(map(len, _column(self._dataset, name, self.label_column or self.image_column)))
+        self._length = length
         self._windows: dict[int, dict[str, list[Any]]] = {}
         self._reader: Iterator[dict[str, list[Any]]] | None = None
         # (process, next window): a forked process must not use its parent's reader, whose file position it shares
@@ -81,20 +97,15 @@ class IterableSource:
         return vars(self) | {"_reader": None, "_reader_at": (-1, 0), "_windows": {}}
 
     def labels(self, ids: np.ndarray, domain: Domain) -> np.ndarray | None:
-        """(n,) int64, or None without a label column.
-
-        Raises:
-            DataError: a column of names, which can be numbered only when all are known.
-        """
+        """(n,) int64, or None without a label column."""
         if self.label_column is None:
             return None
         names, numbers = number_labels(self._cells(ids, self.label_column), None, self.label_column)
-        if names is not None:
-            raise DataError(
-                f"label column {self.label_column!r} of {self.name} holds names, which a streaming source cannot "
-                "number; pass label_column=None, cast it to datasets.ClassLabel, or load it without streaming=True"
-            )
-        return numbers
+        if names is None:
+            return numbers
+        # the names of these rows are numbered among themselves; MISSING stays
+        places = np.searchsorted(np.array(self.classes), np.array(names))
+        return np.where(numbers == MISSING, MISSING, places[np.where(numbers == MISSING, 0, numbers)])
 
     def names(self, ids: np.ndarray, domain: Domain) -> list[str]:
         """The paths in the image column, or the numbers of the rows that have none."""
@@ -141,16 +152,24 @@ class IterableSource:
         return rows
 
 
-def _count(dataset: "IterableDataset", name: str, column: str) -> int:
-    """The number of rows, up to ENDLESS."""
+def _column(dataset: "IterableDataset", name: str, column: str, length: int | None = None) -> Iterator[list[Any]]:
+    """One column of the first `length` rows, in parts; None takes all rows, up to ENDLESS."""
     found = 0
     for rows in dataset.select_columns([column]).iter(batch_size=1000):
-        found += len(rows[column])
+        cells = rows[column] if length is None else rows[column][: length - found]
+        found += len(cells)
+        yield cells
+        if found == length:
+            return
         if found >= ENDLESS:
             raise DataError(f"limit=None, but {name} has {found:,} rows or more; pass limit=, images of each domain")
     if not found:
         raise DataError(f"{name} has no rows; pass a source with images")
-    return found
+
+
+def _may_hold_names(feature: Any) -> bool:
+    """True for text, and for a column of which nothing is known yet (its first cell is empty)."""
+    return getattr(feature, "dtype", None) in ("string", "large_string", "string_view", "null")
 
 
 def _is_url(path: Any) -> bool:

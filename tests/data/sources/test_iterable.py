@@ -67,10 +67,33 @@ def test_a_generator_without_features_is_read() -> None:
     assert np.array_equal(batch["pixel_values"].numpy(), pictures(12))
 
 
-def test_names_as_labels_of_a_streaming_dataset_are_refused() -> None:
-    dataset = picture_rows(kind=["ant"] * N).remove_columns("label").to_iterable_dataset()
-    with pytest.raises(DataError, match="holds names, which a streaming source cannot number; pass label_column=None"):
-        load_stream(dataset, limit=N, label_column="kind")
+KINDS = ["cat", "ant", "bee", "cat", "bee", "ant", "cat", "dog", "ant", "bee", "cat", "ant"]
+
+
+@pytest.mark.parametrize("options", [{}, {"class_names": ["dog", "cat", "bee", "ant", "fly"], "limit": 7}])
+def test_names_as_labels_of_a_streaming_dataset_are_those_of_a_stored_one(options: dict[str, Any]) -> None:
+    rows = picture_rows(kind=KINDS).remove_columns("label")
+    streamed, stored = (
+        load_stream(each, label_column="kind", window=4, batch_size=3, **options)
+        for each in (rows.to_iterable_dataset(), rows)
+    )
+    for mine, expected in zip(streamed, stored, strict=True):
+        assert torch.equal(mine["labels"], expected["labels"])
+    assert streamed.classes == stored.classes
+
+
+def test_names_of_which_later_rows_may_have_more_need_the_model_s() -> None:
+    rows = picture_rows(kind=KINDS).remove_columns("label").to_iterable_dataset()
+    with pytest.raises(DataError, match=r"only those of its first 7 rows are known.*pass class_names="):
+        load_stream(rows, label_column="kind", limit=7)
+
+
+def test_an_empty_cell_among_names_of_a_streaming_dataset_is_skipped_on_demand() -> None:
+    kinds = [None, *KINDS[1:5], "", *KINDS[6:]]
+    rows = picture_rows(kind=kinds).remove_columns("label").to_iterable_dataset()
+    stream = load_stream(rows, label_column="kind", skip_broken=True, window=4, batch_size=3)
+    assert [batch["labels"].tolist() for batch in stream] == [[0, 1], [2, 1], [2, 3, 0], [1, 2, 0]]
+    assert stream.skipped == {0, 5}
 
 
 def test_a_streaming_dataset_sorted_by_class_warns() -> None:
