@@ -27,8 +27,16 @@ from spear_hf.learning.tta_views import check_views, mean_answer
 from spear_hf.steering.context import VALUES
 from spear_hf.steering.model import SpearModel
 from spear_hf.steering.rsp import RSPValues
-from spear_hf.utils.batch import check_images, pixels_of, validate_batch
+from spear_hf.utils.batch import check_images, validate_batch
 from spear_hf.utils.distributed import ProcessGroup
+from spear_hf.utils.model_inputs import (
+    Further,
+    arguments_of,
+    check_further,
+    images_and_further,
+    normal_tensors,
+    with_one_row,
+)
 
 NO_OVERRIDE = ("boundaries", "num_groups", "stem", "alpha", "memory_images")
 
@@ -111,6 +119,7 @@ class Spear:
             accelerator=accelerator,
         )
         self._base = KnownBase(self.model.base_model)
+        self._arguments = arguments_of(self.model.base_model)
         self._is_compared = self.processes.count == 1
         channels = self._forward.norms.total
         self.stream = AdapterStream(self.config, self.model, self.adapter_name, self._base, channels)
@@ -143,6 +152,7 @@ class Spear:
         *,
         pixel_values: Tensor | None = None,
         streams: str | Sequence[str] | None = None,
+        **further: Any,
     ) -> Tensor:
         """Answer a batch with what earlier batches taught, then learn from it.
 
@@ -157,6 +167,8 @@ class Spear:
             pixel_values: the images, in place of x.
             streams: a name for each image, or one for all; a new name begins where the adapter began. None is the
                 stream whose values are the adapter.
+            further: what the model takes beside images, such as pixel_attention_mask: a row for each image, or a
+                value for all. `step(**batch)` passes over labels, and over what else a stream adds.
 
         Returns:
             (B, K) logits, detached: the answer, before this batch was learned from.
@@ -167,23 +179,34 @@ class Spear:
                 Nothing was learned on any.
             LaunchError: at the first step, a process with another configuration, base or adapter.
         """
-        images = pixels_of(x, pixel_values)
+        images, with_them = images_and_further(x, pixel_values, further, self._arguments)
         with torch.inference_mode(False), torch.enable_grad():
-            images = images.clone() if isinstance(images, Tensor) and images.is_inference() else images
+            images, with_them = normal_tensors(images, with_them)
             self._check_active()
             if streams is None:
-                images, shard = validate_batch(images, self.processes)
+                batch = self._unnamed(images, with_them)
                 self._compare_ranks()
                 with self.stream.lock:
-                    answer = self._answer_and_learn(StreamBatch(images, shard, [self.stream]))
+                    answer = self._answer_and_learn(batch)
                     self.last = self.stream.last
                 return answer
-            check_images(images)
-            names, index = grouped(streams, len(images))
+            names, index = self._named(streams, images, with_them)
             with self.streams.held(names) as states:
-                answer = self._answer_and_learn(StreamBatch(images, local_shard(len(images)), states, index))
+                shard = local_shard(len(images))
+                answer = self._answer_and_learn(StreamBatch(images, shard, states, index, with_them))
                 self.last = {n: s.last for n, s in zip(names, states, strict=True) if s.last is not None}
             return answer
+
+    def _unnamed(self, images: Tensor, further: Further) -> StreamBatch:
+        """The batch of the stream without a name, over all processes, checked."""
+        images, shard = validate_batch(images, self.processes, further)
+        return StreamBatch(images, shard, [self.stream], None, further if shard.local else with_one_row(further))
+
+    def _named(self, streams: str | Sequence[str], images: Tensor, further: Further) -> tuple[list[str], Tensor | None]:
+        """What `grouped` finds for a batch of named streams, checked."""
+        check_images(images)
+        check_further(further, len(images))
+        return grouped(streams, len(images))
 
     def _compare_ranks(self) -> None:
         """At the first step: raise LaunchError on every process where they do not learn the same thing."""
@@ -205,12 +228,18 @@ class Spear:
 
     @torch.no_grad()
     def predict(
-        self, x: Tensor | Mapping[str, Any], *, stream: str | None = None, streams: str | Sequence[str] | None = None
+        self,
+        x: Tensor | Mapping[str, Any] | None = None,
+        *,
+        pixel_values: Tensor | None = None,
+        stream: str | None = None,
+        streams: str | Sequence[str] | None = None,
+        **further: Any,
     ) -> Tensor:
         """Answer a batch as `step` would, memory included, and learn and remember nothing.
 
         Args:
-            x: as for `step`.
+            x, pixel_values, further: as for `step`.
             stream: one name for all images.
             streams: as for `step`, but each must be known. None is the stream whose values are the adapter.
 
@@ -222,16 +251,14 @@ class Spear:
         """
         if stream is not None and streams is not None:
             raise InputError("stream= and streams= were both given; give one name for all images, or one for each")
-        images = pixels_of(x)
+        images, with_them = images_and_further(x, pixel_values, further, self._arguments)
         self._check_active()
         named = stream if streams is None else streams
         if named is None:
-            images, shard = validate_batch(images, self.processes)
-            return self._predicted(StreamBatch(images, shard, [self.stream]))
-        check_images(images)
-        names, index = grouped(named, len(images))
+            return self._predicted(self._unnamed(images, with_them))
+        names, index = self._named(named, images, with_them)
         with self.streams.held(names, create=False, locked=False) as states:
-            return self._predicted(StreamBatch(images, local_shard(len(images)), states, index))
+            return self._predicted(StreamBatch(images, local_shard(len(images)), states, index, with_them))
 
     def _predicted(self, batch: StreamBatch) -> Tensor:
         check_views(batch.x, self.config.tta_views)

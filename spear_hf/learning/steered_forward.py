@@ -89,7 +89,7 @@ class SteeredForward:
         autocast = nullcontext() if self.accelerator is None else self.accelerator.autocast()
         self._local.context = context = self.context(batch, values, statistics)
         with self.model.steering(context), autocast:
-            logits = logits_of(self.call(batch.x))
+            logits = logits_of(self.call(batch.x, **batch.further))
         if not self._is_checked and torch.is_grad_enabled():
             refuse_probabilities(logits)
             refuse_no_gradient(logits, values, self.model.base_model)

@@ -1,7 +1,8 @@
 """StreamBatch: the images of a step, and whose they are."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from spear_hf.errors import InputError
 from spear_hf.learning.objective import ImageGroups
 from spear_hf.learning.stream_state import StreamState
 from spear_hf.utils.distributed import BatchShard
+from spear_hf.utils.model_inputs import Further, rows_of
 
 
 @dataclass(frozen=True)
@@ -21,12 +23,14 @@ class StreamBatch:
         shard: how the global batch is spread over processes; several streams are never spread.
         states: of the S streams.
         index: (B,) int64 in 0..S-1, the stream of each image; None where there is one stream.
+        further: what the model takes beside the images, with a row for each.
     """
 
     x: Tensor
     shard: BatchShard
     states: Sequence[StreamState]
     index: Tensor | None = None
+    further: Further = field(default_factory=dict)
 
     @property
     def sizes(self) -> list[int]:
@@ -63,6 +67,10 @@ class StreamBatch:
         """Other views of the same images."""
         return replace(self, x=x)
 
+    def _at(self, rows: Any) -> tuple[Tensor, Further]:
+        """The images at these rows, and what goes with them."""
+        return self.x[rows.to(self.x.device) if isinstance(rows, Tensor) else rows], rows_of(self.further, rows)
+
     def of(self, chosen: Sequence[int]) -> "StreamBatch":
         """The images of these streams alone; itself where these are all."""
         if len(chosen) == len(self.states):
@@ -72,9 +80,8 @@ class StreamBatch:
         place = torch.full((len(self.states),), -1)
         place[torch.tensor(chosen)] = torch.arange(len(chosen))
         index = None if len(chosen) == 1 else place[self.index[rows]]
-        return StreamBatch(
-            self.x[rows.to(self.x.device)], local_shard(len(rows)), [self.states[i] for i in chosen], index
-        )
+        x, further = self._at(rows)
+        return StreamBatch(x, local_shard(len(rows)), [self.states[i] for i in chosen], index, further)
 
     def every(self, stride: int) -> "StreamBatch":
         """Every stride-th image of each stream."""
@@ -82,12 +89,13 @@ class StreamBatch:
             return self
         if self.index is None:
             part, chosen = self.shard.every(stride)
-            x = self.x[: self.shard.local][chosen] if part.local else self.x[:1]
-            return StreamBatch(x, part, self.states)
+            x, further = self._at(torch.arange(self.shard.local)[chosen] if part.local else slice(1))
+            return StreamBatch(x, part, self.states, None, further)
         rows = (
             torch.cat([(self.index == i).nonzero().flatten()[::stride] for i in range(len(self.states))]).sort().values
         )
-        return StreamBatch(self.x[rows.to(self.x.device)], local_shard(len(rows)), self.states, self.index[rows])
+        x, further = self._at(rows)
+        return StreamBatch(x, local_shard(len(rows)), self.states, self.index[rows], further)
 
 
 def local_shard(images: int) -> BatchShard:

@@ -24,6 +24,7 @@ from spear_hf.errors import AdapterNotFoundError, AdapterSaveError, ConfigError,
 from spear_hf.steering.classifier import refuse_no_classifier
 from spear_hf.steering.context import VALUES, AdapterChoice, Pair, Steering, SteeringContext
 from spear_hf.steering.hooks import Attachment, refuse_unsteerable
+from spear_hf.steering.interop import forward_like, make_known_to_pipelines
 from spear_hf.steering.mixing import batch_norms, scripted_batch_norms
 from spear_hf.steering.rsp import RSP, Adapters
 from spear_hf.utils.distributed import BatchShard
@@ -127,6 +128,7 @@ class SpearModel(nn.Module):
         self._add(adapter_name, config, chosen)
         self.set_adapter(adapter_name)
         self.training = False
+        self._show_as_classifier()
 
     # --- attaching and undoing -----------------------------------------------------------------------------------
 
@@ -198,6 +200,20 @@ class SpearModel(nn.Module):
                 if rsps:
                     pairs[boundary.key] = (_stacked([None if name is None else rsps.get(name) for name in rows]),)
         return SteeringContext(pairs, alpha)
+
+    def _show_as_classifier(self) -> None:
+        """What other libraries look at: the base's signature, and a name that pipelines know."""
+        self.forward = forward_like(self, self.base_model)
+        make_known_to_pipelines(type(self).__name__)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._show_as_classifier()
+
+    def _replicate_for_data_parallel(self) -> "SpearModel":
+        replica = super()._replicate_for_data_parallel()  # pyright: ignore[reportAttributeAccessIssue]
+        del replica.forward  # it is bound to this model, on its device
+        return replica
 
     def train(self, mode: bool = True) -> "SpearModel":
         """Sets only this flag: the frozen base stays in evaluation mode, so nothing random or running ever moves."""

@@ -8,13 +8,19 @@ from torch import Tensor
 
 from spear_hf.errors import InputError
 from spear_hf.utils.distributed import BatchShard, ProcessGroup
+from spear_hf.utils.model_inputs import Further, check_further
 
 
-def validate_batch(x: Tensor, processes: ProcessGroup) -> tuple[Tensor, BatchShard]:
+def validate_batch(x: Tensor, processes: ProcessGroup, further: Further | None = None) -> tuple[Tensor, BatchShard]:
     """This process's images, checked, and how the global batch is spread.
 
     A process without images gets a black one, since few networks run on none: it keeps the collectives in step, and
     `BatchShard` counts it for nothing.
+
+    Args:
+        x: (B, ...) of this process.
+        processes: all of them call this.
+        further: what goes with the images, checked too.
 
     Raises:
         InputError: on every process, where the images of any of them must not be learned from.
@@ -22,6 +28,7 @@ def validate_batch(x: Tensor, processes: ProcessGroup) -> tuple[Tensor, BatchSha
     error = None
     try:
         check_images(x, may_be_empty=processes.count > 1)
+        check_further(further or {}, len(x))
     except InputError as refusal:
         error = refusal
     shard = processes.shard(len(x) if error is None else 0, error)

@@ -25,7 +25,7 @@ import pytest
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PAGE = ROOT / "docs" / "support.md"
-SECTIONS = ("transformers", "zero_shot", "heads", "compile", "export", "precision")
+SECTIONS = ("transformers", "zero_shot", "heads", "several_inputs", "compile", "export", "precision")
 """In the order of the page; a section without a file is left out, and one that is not here comes last."""
 
 TITLE = """# What works with what
