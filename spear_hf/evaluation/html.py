@@ -14,6 +14,7 @@ from spear_hf.evaluation.report import BatchRecord, Report
 from spear_hf.evaluation.run_folder import RunFolder
 from spear_hf.utils.files import write_atomically
 from spear_hf.utils.plotting import figure_as_text
+from spear_hf.utils.validation import first_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,12 +24,17 @@ TEMPLATE_NAME = "page_template.html"
 MAX_EVENTS = 200
 CAPTIONS = {
     "error_by_domain": "Error of each method; a line runs from the first to the last, red where that is worse.",
-    "running_error": "With labels, the error so far in each domain; and the mean normalised entropy of each batch: "
+    "running_error": "Above, the error so far in each domain. Below, the mean normalised entropy of each batch: "
     "from a filled dot the RSPs learned, at a hollow one the gate was shut or the batch was skipped.",
     "distance_from_identity": "How far the RSPs are from changing nothing, after each batch, by depth.",
     "clean_accuracy": "Accuracy on clean images with what each domain had taught, nothing being learned there.",
     "class_histogram": "How often each class was answered, and how often it was right; few tall bars are a collapse.",
     "error_against_parameters": "Mean error against how many numbers each method learns.",
+}
+UNLABELLED_CAPTIONS = {
+    "running_error": "How unsure the answers are: the mean normalised entropy of each batch. From a filled dot the "
+    "RSPs learned, at a hollow one the gate was shut or the batch was skipped.",
+    "class_histogram": "How often each class was answered; few tall bars are a collapse.",
 }
 
 
@@ -72,6 +78,7 @@ def render_page(report: Report, steps: Sequence[BatchRecord] = (), clean: Report
         "batch size": stream.get("batch_size"),
         "images": stream.get("source", {}).get("name"),
     }
+    captions = CAPTIONS if report.has_errors else CAPTIONS | UNLABELLED_CAPTIONS
     # autoescape: names of classes, domains and models come from outside, and are text, never markup
     environment = Environment(
         loader=PackageLoader("spear_hf.evaluation", "."),
@@ -83,20 +90,33 @@ def render_page(report: Report, steps: Sequence[BatchRecord] = (), clean: Report
     found = [(r.batch, r.domain, event) for r in steps if r.step is not None for event in r.step.events]
     return environment.get_template(TEMPLATE_NAME).render(
         title=_title(report),
-        subtitle="; ".join(f"{name} {value}" for name, value in facts.items() if value is not None),
+        subtitle="; ".join(f"{name}: {value}" for name, value in facts.items() if value is not None),
         numbers=_numbers(report),
         report=report,
         methods=_methods(report),
-        figures=[(name, CAPTIONS[name], _svg(f)) for name, f in figures_of(report, steps, clean).items()],
+        remarks=_remarks(report),
+        figures=[(name, captions[name], _svg(f)) for name, f in figures_of(report, steps, clean).items()],
         events=found[:MAX_EVENTS],
         more_events=len(found) - MAX_EVENTS,
-        provenance=[(name, _text(value)) for name, value in report.provenance.items()],
+        provenance=[
+            (name, _text(value)) for name, value in report.provenance.items() if value not in ([], {}, "", None)
+        ],
     )
 
 
 def _title(report: Report) -> str:
     model = str(report.provenance.get("model", "a classifier")).rstrip("/").split("/")[-1]
+    if not report.has_errors:
+        return f"{model}: answers for {report.images:,} images"
     return f"{model} on {len(report.rows)} domain{'s' if len(report.rows) > 1 else ''}"
+
+
+def _remarks(report: Report) -> list[str]:
+    """Lines about the images: how labels were matched, and what was left out."""
+    remarks = list(report.provenance.get("notes", ()))
+    if left_out := report.provenance.get("left_out", ()):
+        remarks.append(f"left out {len(left_out):,} images that could not be read: {first_of(left_out, 5)}")
+    return remarks
 
 
 def _numbers(report: Report) -> list[tuple[str, str]]:

@@ -83,6 +83,29 @@ def test_columns_of_the_methods_without_an_entry_are_left_out() -> None:
     assert Page(render_page(full)).cells[-6:] == ["SPeaR", "35.00", "96", "100.00", "2.0", "3 adapted"]
 
 
+def test_a_page_without_labels_speaks_of_answers() -> None:
+    row = DomainResult("photos", 24, {}, entropy={"source": 0.4, "SPeaR": 0.3}, changed={"source": 0.0, "SPeaR": 12.5})
+    facts = {"model": "me/net", "notes": ["a note"], "left_out": ["a.jpg"], "config": {"tau": 0.0}}
+    page = render_page(replace(REPORT, rows=[row], provenance=facts), [replace(step, wrong={}) for step in STEPS])
+    assert "<h1>net: answers for 24 images</h1>" in page
+    assert Page(page).cells[:10] == [
+        "images",
+        "n",
+        "source",
+        "SPeaR",
+        "other answers",
+        "photos",
+        "24",
+        "0.400",
+        "0.300",
+        "12.5 %",
+    ]
+    assert "a note" in page
+    assert "left out 1 images that could not be read: a.jpg" in page
+    assert "error so far" not in page
+    assert "how often it was right" not in page
+
+
 def test_nothing_is_loaded_from_elsewhere(text: str) -> None:
     assert all(load.startswith("data:") for load in Page(text).loads)
     assert not re.search(r"https?:|url\(|@import|<script", text)

@@ -31,7 +31,7 @@ def figures_of(report: Report, steps: Sequence[BatchRecord] = (), clean: Report 
     """
     figures = {"error_by_domain": error_by_domain(report)} if report.has_errors else {}
     if any(record.step is not None for record in steps):
-        figures["running_error"] = running_error(steps, report.provenance.get("config", {}).get("tau"))
+        figures["running_error"] = running_error(steps, report.provenance.get("config", {}).get("tau") or None)
     if any(record.deviations for record in steps):
         figures["distance_from_identity"] = distance_from_identity(steps)
     if clean is not None:
