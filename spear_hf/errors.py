@@ -21,6 +21,7 @@
     │   └── BaseModelMismatchError  (ValueError)       an adapter that was learned on another base
     ├── CheckpointError         (ValueError)           a checkpoint of another run, or one that cannot be accessed
     ├── OutputError             (OSError)              a file that cannot be written: a full or read-only disk
+    ├── ExportError             (RuntimeError)         a model that cannot be written as a file of another library
     ├── MergeError              (NotImplementedError)  RSPs cannot be merged into the weights
     └── LaunchError             (RuntimeError)         processes that did not start, or an unsupported wrapper
 
@@ -122,6 +123,10 @@ class CheckpointError(SpearError, ValueError):
 
 class OutputError(SpearError, OSError):
     """A file that cannot be written: a full or read-only disk, or a path that leads through a file."""
+
+
+class ExportError(SpearError, RuntimeError):
+    """A model that cannot be written as a file of another library, or whose file answers otherwise."""
 
 
 class MergeError(SpearError, NotImplementedError):

@@ -8,6 +8,7 @@ Where `FusedMixing` is on, the common classes normalise by the mixed statistics 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -93,8 +94,19 @@ class AlphaMixing:
 
 def batch_moments(x: Tensor, norm: Any, alpha: float, shard: Any = None) -> Moments | None:
     """The mixed mean and variance, (C,) each, of this batch alone; None where a channel holds a single value."""
+    if shard is None and torch.compiler.is_compiling() and math.prod(x.shape[2:]) == 1:
+        return _mixed_in_graph(x, norm, alpha)
     statistics = batch_statistics(x, shard, norm.running_mean)
     return None if statistics is None else mixed_statistics(norm, *statistics, alpha)
+
+
+@torch.no_grad()
+def _mixed_in_graph(x: Tensor, norm: Any, alpha: float) -> Moments:
+    """Of one value for each image: whether a channel holds a single one shows when the graph runs, not before."""
+    wide = x if x.dtype == torch.float64 else x.float()
+    variance, mean = torch.var_mean(wide, [d for d in range(x.dim()) if d != 1], correction=0)
+    are_several = torch.ones_like(wide[:, 0]).sum() > 1
+    return mixed_statistics(norm, mean, variance, torch.where(are_several, alpha, 0.0))
 
 
 @torch.no_grad()
