@@ -24,7 +24,7 @@ BENCHMARKS = {  # column of the paper -> benchmark of the published hyper-parame
     "cifar100": "cifar100",
     "imagenet": "imagenet",
     "vit": "imagenet_vit",
-    "gn": "imagenet_vit",
+    "gn": "imagenet_gn",
     "nfnet": "imagenet",
 }
 

@@ -7,13 +7,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from spear_hf.baselines.norms import ModelFlags, Skip, kept_norms, use_batch_statistics
+from spear_hf.baselines.norms import ModelFlags, Skip, has_only_layer_norms, kept_norms, use_batch_statistics
 from spear_hf.baselines.optimizer_config import OptimizerConfig
 from spear_hf.baselines.parameter_set import ParameterSet
 from spear_hf.config import SpearConfig
 from spear_hf.errors import ConfigError
 from spear_hf.lean import LeanForward
-from spear_hf.steering.mixing import batch_norms
 from spear_hf.steering.model import SpearModel, get_spear_model
 from spear_hf.utils.batch import logits_of
 
@@ -24,8 +23,8 @@ class AdaptedParameters(Protocol):
     >>> import timm
     >>> from spear_hf.baselines.adapted_parameters import AdaptedParameters, norm_affine
     >>> adapted: AdaptedParameters = norm_affine(timm.create_model("test_resnet"))
-    >>> adapted.has_batch_norms
-    True
+    >>> adapted.is_transformer
+    False
     """
 
     learned: ParameterSet
@@ -36,8 +35,8 @@ class AdaptedParameters(Protocol):
         ...
 
     @property
-    def has_batch_norms(self) -> bool:
-        """Whether the model has batch norms, on which the scaling of the learning rate depends."""
+    def is_transformer(self) -> bool:
+        """Whether the norms of the model are layer norms, on which the scaling of the learning rate depends."""
         ...
 
     def forward(self, x: Tensor) -> Tensor:
@@ -100,9 +99,9 @@ class InPlace:
             parameter.requires_grad_(True)
 
     @property
-    def has_batch_norms(self) -> bool:
-        """Whether the base has any."""
-        return any(True for _ in batch_norms(self.model))
+    def is_transformer(self) -> bool:
+        """Whether the norms of the base are layer norms."""
+        return has_only_layer_norms(self.model)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, K) logits, in evaluation mode even after someone called `train()`."""
@@ -221,9 +220,9 @@ class AdaptedRsps:
         self.learned = ParameterSet(list(self.model.adapter_parameters()))
 
     @property
-    def has_batch_norms(self) -> bool:
-        """Whether the base has any."""
-        return self.model.has_batch_norms
+    def is_transformer(self) -> bool:
+        """Whether the norms of the base are layer norms."""
+        return has_only_layer_norms(self.model)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, K) logits with a graph that starts at the first RSP."""

@@ -12,6 +12,8 @@ from spear_hf.baselines.component import Component, Dice
 from spear_hf.errors import ConfigError, DataError
 
 DESTRUCTIONS = ("patch", "pixel", "occlusion")
+PADDINGS = {"edge": "replicate", "reflect": "reflect"}
+"""name in the authors' code -> torch's name."""
 
 
 @dataclass
@@ -82,13 +84,17 @@ def normalization_of(
 class Augmentation(Component):
     """A random view of normalised images, as CoTTA, RoTTA, ROID and CMF use it; one draw for the whole batch.
 
-    The images are clipped to [0, 1]; brightness, contrast, saturation, hue and gamma change in random order; the image,
-    padded by reflection, is rotated, moved and zoomed a little; then blur, mirror and noise.
+    The images are clipped to [0, 1]; brightness, contrast, saturation, hue and gamma change in random order; the image
+    is padded by half its side, rotated, moved and zoomed a little, and cropped; then blur, mirror and noise.
 
     Args:
         normalization: of the images.
         blur: whether Gaussian blur and noise are added, as in CoTTA and RoTTA.
+        padding: "edge" repeats the border, as in CoTTA and RoTTA; "reflect" mirrors the image, as in ROID and CMF.
         dice: draws the view.
+
+    Raises:
+        ConfigError: another padding.
 
     >>> import torch
     >>> from spear_hf.baselines.augmentation import Augmentation, Normalization
@@ -99,7 +105,12 @@ class Augmentation(Component):
 
     normalization: Normalization
     blur: bool = True
+    padding: str = "edge"
     dice: Dice = field(default_factory=Dice)
+
+    def __post_init__(self) -> None:
+        if self.padding not in PADDINGS:
+            raise ConfigError(f"padding={self.padding!r} is not known; allowed are {', '.join(PADDINGS)}")
 
     def __call__(self, x: Tensor) -> Tensor:
         """(B, C, H, W), of the same size and scale."""
@@ -134,7 +145,7 @@ class Augmentation(Component):
         from torchvision.transforms.v2 import functional as V
 
         h, w = pixels.shape[2:]
-        padded = F.pad(pixels, (w // 2, w // 2, h // 2, h // 2), mode="reflect")
+        padded = F.pad(pixels, (w // 2, w // 2, h // 2, h // 2), mode=PADDINGS[self.padding])
         draw, far = self.dice.uniform, [s / 16 for s in padded.shape[:1:-1]]
         moved = V.affine(
             padded,
@@ -152,12 +163,14 @@ class Augmentation(Component):
 
 @dataclass
 class ObjectDestruction(Component):
-    """Shuffles or covers parts of each image in its own way, so that the shape of the object is lost (DeYO).
+    """Shuffles or covers parts of each image, so that the shape of the object is lost (DeYO).
 
     Args:
-        kind: "patch" permutes the cells of a grid, "pixel" permutes all pixels, "occlusion" covers the middle quarter
-            with the mean of its channel.
+        kind: "patch" permutes the cells of a grid, in each image otherwise; "pixel" permutes all pixels, in all images
+            of the batch alike; "occlusion" covers the middle quarter with the mean of its channel.
         grid: cells along each side.
+        antialias: whether images that the grid does not divide are filtered before they are resized. The authors' code
+            does so with torchvision from 0.17 on; with the version 0.11 of their environment.yaml it does not.
         dice: draws the permutations.
 
     >>> import torch
@@ -168,6 +181,7 @@ class ObjectDestruction(Component):
 
     kind: str = "patch"
     grid: int = 4
+    antialias: bool = True
     dice: Dice = field(default_factory=Dice)
 
     def __post_init__(self) -> None:
@@ -182,16 +196,20 @@ class ObjectDestruction(Component):
             covered[:, :, h // 4 : h // 4 + h // 2, w // 4 : w // 4 + w // 2] = x.mean((2, 3), keepdim=True)
             return covered
         if self.kind == "pixel":
-            order = self._orders(b, h * w).to(x.device)
-            return x.flatten(2).gather(2, order[:, None].expand(-1, c, -1)).view_as(x)
+            return x.flatten(2)[:, :, self.dice.permutation(h * w)].reshape(x.shape)
         g = self.grid
         size = max(h // g, 1) * g, max(w // g, 1) * g
-        resized = x if size == (h, w) else F.interpolate(x, size, mode="bilinear", align_corners=False)
+        resized = self._resized(x, size)
         order = self._orders(b, g * g).to(x.device)
         cells = resized.view(b, c, g, size[0] // g, g, size[1] // g).permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
         cells = cells[torch.arange(b, device=x.device)[:, None], order]
         mixed = cells.unflatten(1, (g, g)).permute(0, 3, 1, 4, 2, 5).reshape(b, c, *size)
-        return mixed if size == (h, w) else F.interpolate(mixed, (h, w), mode="bilinear", align_corners=False)
+        return self._resized(mixed, (h, w))
+
+    def _resized(self, x: Tensor, size: tuple[int, int]) -> Tensor:
+        if x.shape[2:] == size:
+            return x
+        return F.interpolate(x, size, mode="bilinear", align_corners=False, antialias=self.antialias)
 
     def _orders(self, images: int, count: int) -> Tensor:
         """(images, count): a permutation for each image."""

@@ -65,14 +65,15 @@ class ObjectEntropy(Component):
 class Deyo(Learner):
     """Weighted entropy of the images whose answer depends on the object, on the norms before the last stage.
 
-    Published, like SAR, with SGD and a learning rate proportional to the batch. The authors' code cannot reset; this
-    does.
+    Published, like SAR, with SGD and a learning rate that depends on the batch size. The authors' code cannot reset;
+    this does.
 
     Args:
         model: any image classifier; gamma and beta of its last stage are skipped, unless `skip` says otherwise.
         threshold, margin, reference: see ObjectEntropy. The margin was 0.3 for ImageNet's ResNet-50 and 0.2 elsewhere;
             0.5 with five times the learning rate for spurious backgrounds.
         destruction: "patch", "pixel" or "occlusion"; see ObjectDestruction.
+        antialias: see ObjectDestruction; it matters for sides that 4 does not divide.
         seed: of the permutations.
         options: see LearnerOptions. A learning rate that is given scales too, unless scale_lr=False.
 
@@ -90,9 +91,10 @@ class Deyo(Learner):
         margin: float = 0.2,
         reference: float = 0.4,
         destruction: str = "patch",
+        antialias: bool = True,
         seed: int = 0,
         **options: Unpack[LearnerOptions],
     ) -> None:
-        destroy = ObjectDestruction(destruction, dice=Dice(seed))
+        destroy = ObjectDestruction(destruction, antialias=antialias, dice=Dice(seed))
         objective = ObjectEntropy(threshold, margin, reference, destroy)
         super().__init__(model, objective, scaled_optimizer_config(model), **before_last_stage(options))

@@ -7,9 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from spear_hf.baselines.norms import ModelFlags
+from spear_hf.config import differences
 from spear_hf.errors import ConfigError
-from spear_hf.steering.context import Steering, SteeringContext
+from spear_hf.steering.context import Moments, Steering, SteeringContext
 from spear_hf.steering.hooks import register_hooks
+from spear_hf.steering.mixing import mixed_statistics
+from spear_hf.steering.moments import batch_statistics
 from spear_hf.utils.batch import logits_of, pixels_of, validate_batch
 from spear_hf.utils.distributed import BatchShard, ProcessGroup
 
@@ -64,14 +67,37 @@ class Source:
         """Nothing to load."""
 
 
+class UnbiasedStatistics:
+    """Mixes the batch's variance divided by n - 1 rather than n, where n is the number of values of a channel.
+
+    >>> import torch
+    >>> from spear_hf.baselines.frozen import UnbiasedStatistics
+    >>> norm, x = torch.nn.BatchNorm1d(1), torch.tensor([[4.0], [6.0]])
+    >>> UnbiasedStatistics().moments("", x, norm, alpha=1.0, shard=None)
+    (tensor([5.]), tensor([2.]))
+    """
+
+    def moments(self, layer: str, x: Tensor, norm: Any, alpha: float, shard: BatchShard | None) -> Moments | None:
+        """Mixed mean and variance, (C,) each; None where a channel holds a single value."""
+        found = batch_statistics(x, shard, norm.running_mean)
+        if found is None:
+            return None
+        images = len(x) if shard is None else shard.total
+        n = x[0].numel() // x.shape[1] * images
+        return mixed_statistics(norm, found[0], found[1] * (n / (n - 1)), alpha)
+
+
 class BnAdapt(Source):
     """BN-adapt: statistics (1 - alpha) source + alpha batch in every BatchNorm, Eq. 10 (Schneider et al. 2020).
 
-    No buffer is written. A network without running statistics answers as the source.
+    No buffer is written. A network without running statistics answers as the source. What other papers call "Norm" or
+    "BN-1" is alpha 1, `published("bn_adapt", ...)`.
 
     Args:
         model: the base; hooks are registered on its BatchNorm layers until `unload`.
         alpha: in [0, 1].
+        unbiased: mix the batch's unbiased variance, as a common collection does; by default the biased one, by which a
+            BatchNorm normalises in training, as SPeaR mixes it.
         accelerator: under several processes the statistics are those of the global batch.
 
     Raises:
@@ -83,17 +109,20 @@ class BnAdapt(Source):
     torch.Size([2, 1000])
     """
 
-    def __init__(self, model: nn.Module, alpha: float = 0.5, *, accelerator: Any = None) -> None:
+    def __init__(
+        self, model: nn.Module, alpha: float = 0.5, *, unbiased: bool = False, accelerator: Any = None
+    ) -> None:
         if not 0 <= alpha <= 1:
             raise ConfigError(f"alpha={alpha!r} is not allowed; it is in [0, 1]; the paper's value is 0.5")
         super().__init__(model, accelerator=accelerator)
-        self.alpha = alpha
+        self.alpha, self.unbiased = alpha, unbiased
         self._steering = Steering()
         self._handles = register_hooks(model, (), self._steering)
 
     def answer(self, x: Tensor, shard: BatchShard) -> Tensor:
         """The logits of x under the statistics of the global batch."""
-        with self._steering.within(context=SteeringContext({}, self.alpha, shard=shard)):
+        statistics = UnbiasedStatistics() if self.unbiased else None
+        with self._steering.within(context=SteeringContext({}, self.alpha, statistics, shard=shard)):
             return super().answer(x, shard)
 
     def unload(self) -> nn.Module:
@@ -103,12 +132,10 @@ class BnAdapt(Source):
         return super().unload()
 
     def state_dict(self) -> dict[str, Any]:
-        """alpha, which a resumed run must have too."""
-        return {"alpha": self.alpha}
+        """alpha and the kind of variance, which a resumed run must have too."""
+        return {"alpha": self.alpha, "unbiased": self.unbiased}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raise ConfigError if the run had another alpha."""
-        if state["alpha"] != self.alpha:
-            raise ConfigError(
-                f"this state is of another configuration (alpha: {state['alpha']}, here {self.alpha}); use that"
-            )
+        """Raise ConfigError if the run had another alpha or another kind of variance."""
+        if differ := differences(state, self.state_dict()):
+            raise ConfigError(f"this state is of another configuration ({differ}); use that")

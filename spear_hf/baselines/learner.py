@@ -84,7 +84,7 @@ class Learner:
         self.objective = objective
         self._answer = answer or OwnLogits()
         self._upkeep = list(upkeep)
-        self._has_batch_norms = self.adapted.has_batch_norms
+        self._is_transformer = self.adapted.is_transformer
         self.nominal_batch_size: int | None = None  # the first batch's
         self.num_steps = 0
         self.last: StepRecord | None = None
@@ -123,7 +123,7 @@ class Learner:
         if loss is None:
             return batch.answer, None, UNRELIABLE
         for group in self.optimizer.param_groups:
-            group["lr"] = self.optimizer_config.rate(self.nominal_batch_size, self._has_batch_norms)
+            group["lr"] = self.optimizer_config.rate(self.nominal_batch_size, self._is_transformer)
         if (skipped := self._descend(loss, batch)) is None:
             for part in self._upkeep:
                 part.maintain(self.learned)
@@ -139,15 +139,11 @@ class Learner:
 
     def reset(self) -> None:
         """Back to the source: parameters, moments, averages, memories, counters and random state."""
-        self._back_to_source()
+        self.learned.put(self.learned.start)
+        self.optimizer.state.clear()
         for component in self._components().values():
             component.reset()
         self.nominal_batch_size, self.num_steps, self.last = None, 0, None
-
-    def _back_to_source(self) -> None:
-        """Parameters and moments alone."""
-        self.learned.put(self.learned.start)
-        self.optimizer.state.clear()
 
     def unload(self) -> nn.Module:
         """The base, bit for bit as it came in."""

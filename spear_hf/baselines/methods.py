@@ -58,7 +58,7 @@ class MethodFactory:
 
     >>> from spear_hf.baselines import METHODS
     >>> METHODS["bn_adapt"].hyperparameters({}), METHODS["eata"].needs_source
-    ({'alpha': 0.5}, True)
+    ({'alpha': 0.5, 'unbiased': False}, True)
     """
 
     make: Callable[..., TTAMethod]

@@ -57,6 +57,18 @@ def kept_norms(model: nn.Module, kinds: tuple[type[nn.Module], ...] = NORMS, ski
     return [m for name, m in norms.items() if name not in skipped]
 
 
+def has_only_layer_norms(model: nn.Module) -> bool:
+    """Whether the normalisation layers of `model` are layer norms, as in transformers; False if there are none.
+
+    >>> import torch
+    >>> from spear_hf.baselines.norms import has_only_layer_norms
+    >>> [has_only_layer_norms(norm) for norm in (torch.nn.LayerNorm(4), torch.nn.GroupNorm(2, 4), torch.nn.Identity())]
+    [True, False, False]
+    """
+    norms = kept_norms(model)
+    return bool(norms) and all(isinstance(norm, nn.LayerNorm) for norm in norms)
+
+
 def _last_stage(model: nn.Module) -> set[str]:
     """The paths of all modules that come after the last but one boundary."""
     try:

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from spear_hf.baselines.component import Component
+from spear_hf.baselines.norms import has_only_layer_norms
 from spear_hf.errors import ConfigError
-from spear_hf.steering.mixing import batch_norms
 
 OPTIMIZERS = ("adam", "sgd")
 
@@ -23,6 +23,7 @@ class OptimizerConfig(Component):
         momentum: of SGD; in [0, 1).
         nesterov: whether SGD uses Nesterov momentum.
         scale_lr: whether the learning rate shrinks with the batch, as published for SAR and DeYO; see `rate`.
+        single_image_factor: the scaled learning rate of a batch of one image is multiplied by this; 2 in SAR and DeYO.
         betas: of Adam; both in [0, 1).
 
     Raises:
@@ -32,8 +33,8 @@ class OptimizerConfig(Component):
     >>> from spear_hf.baselines.optimizer_config import OptimizerConfig
     >>> config = OptimizerConfig("sgd", learning_rate=0.1, scale_lr=True)
     >>> optimizer = config.make([torch.nn.Parameter(torch.zeros(2))])
-    >>> config.rate(batch_size=16, has_batch_norms=True)
-    0.05
+    >>> config.rate(batch_size=16), config.rate(batch_size=16, is_transformer=True)
+    (0.05, 0.025)
     """
 
     optimizer: str = "adam"
@@ -41,6 +42,7 @@ class OptimizerConfig(Component):
     momentum: float = 0.9
     nesterov: bool = False
     scale_lr: bool = False
+    single_image_factor: float = 1.0
     betas: tuple[float, float] = (0.9, 0.999)
 
     def __post_init__(self) -> None:
@@ -60,24 +62,28 @@ class OptimizerConfig(Component):
         nesterov = self.nesterov and self.momentum > 0
         return torch.optim.SGD(parameters, lr=self.learning_rate, momentum=self.momentum, nesterov=nesterov)
 
-    def rate(self, batch_size: int, has_batch_norms: bool) -> float:
+    def rate(self, batch_size: int, is_transformer: bool = False) -> float:
         """The learning rate for batches of this size.
 
-        With `scale_lr` it is proportional to the batch size. For networks with batch norms `learning_rate` is the rate
-        from 32 images on; for networks without it is the rate of 64 images. A batch of one image gets twice its share.
+        With `scale_lr`, `learning_rate` is the rate from 32 images on, and smaller batches have less in proportion. For
+        a transformer it is the rate of 64 images, and any other batch has it in proportion.
         """
         if not self.scale_lr:
             return self.learning_rate
-        share = min(1.0, batch_size / 32) if has_batch_norms else batch_size / 64
-        return self.learning_rate * share * (2 if batch_size == 1 else 1)
+        share = batch_size / 64 if is_transformer else min(1.0, batch_size / 32)
+        return self.learning_rate * share * (self.single_image_factor if batch_size == 1 else 1.0)
 
 
 def scaled_optimizer_config(model: nn.Module) -> OptimizerConfig:
-    """SGD as published for SAR and DeYO: proportional to the batch size; faster for networks without batch norms.
+    """SGD as published for SAR and DeYO: 2.5e-4, and 1e-3 for a transformer; both scaled by the batch size.
+
+    A network whose only norms are layer norms counts as a transformer; one with batch norms, group norms or no norms
+    does not.
 
     >>> import torch
     >>> from spear_hf.baselines.optimizer_config import scaled_optimizer_config
-    >>> scaled_optimizer_config(torch.nn.LayerNorm(4)).learning_rate
-    0.001
+    >>> [scaled_optimizer_config(norm).learning_rate for norm in (torch.nn.LayerNorm(4), torch.nn.GroupNorm(2, 4))]
+    [0.001, 0.00025]
     """
-    return OptimizerConfig("sgd", 2.5e-4 if any(True for _ in batch_norms(model)) else 1e-3, scale_lr=True)
+    rate = 1e-3 if has_only_layer_norms(model) else 2.5e-4
+    return OptimizerConfig("sgd", rate, scale_lr=True, single_image_factor=2.0)

@@ -192,5 +192,5 @@ def certain_diverse(
     >>> certain_diverse(torch.nn.Linear(2, 2), 0.5, (0.5,) * 3, (0.5,) * 3, seed=0).temperature
     0.5
     """
-    augmentation = Augmentation(normalization_of(model, mean, std), blur=False, dice=Dice(seed))
+    augmentation = Augmentation(normalization_of(model, mean, std), blur=False, padding="reflect", dice=Dice(seed))
     return CertainDiverse(augmentation, temperature)

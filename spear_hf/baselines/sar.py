@@ -62,10 +62,11 @@ class Sar(Learner):
 
     A step from w takes the gradient at the perturbed parameters w + e, with e = rho g / ||g|| over all parameters.
 
-    Published with SGD. With batch norms the rate is 2.5e-4 from 32 images on and proportionally less below; without, it
-    is 1e-3 for 64 images and proportional to the batch. The authors' code writes the old average back after a recovery
-    and then recovers at every batch; it also steps by momentum alone if no image is reliable. Neither is done here. It
-    names the layers that it skips; see `skip="published"`.
+    Published with SGD. With batch norms or group norms the rate is 2.5e-4 from 32 images on and proportionally less
+    below; for a transformer it is 1e-3 for 64 images and proportional to the batch; one image gets twice its share. The
+    authors' code writes the old average back after a recovery and then recovers at every batch; it also steps by
+    momentum alone if no image is reliable. Neither is done here. It names the layers that it skips; see
+    `skip="published"`.
 
     Args:
         model: any image classifier; gamma and beta of its last stage are skipped, unless `skip` says otherwise.
@@ -73,6 +74,8 @@ class Sar(Learner):
         rho: length of e.
         floor: restore the source when the average loss falls below this; 0 never. The published value is for any number
             of classes. Few classes have small entropies, so easy streams can reach it without a collapse.
+        keep_momentum: whether SGD's momentum outlives a recovery. In the authors' code it does, because only the state
+            of the outer optimizer is restored, and so it does in `published("sar", ...)`; by default it does not.
         options: see LearnerOptions. A learning rate that is given scales too, unless scale_lr=False.
 
     >>> import timm, torch
@@ -88,15 +91,19 @@ class Sar(Learner):
         threshold: float = 0.4,
         rho: float = 0.05,
         floor: float = 0.2,
+        keep_momentum: bool = False,
         **options: Unpack[LearnerOptions],
     ) -> None:
         self.reliable, self.rho, self.floor = ReliableEntropy(threshold), rho, floor
+        self.keep_momentum = keep_momentum
         super().__init__(model, self.reliable, scaled_optimizer_config(model), **before_last_stage(options))
 
     def _descend(self, loss: Tensor, batch: Batch) -> str | None:
         skipped = self._descend_sharply(loss, batch)
         if self.reliable.mean is not None and self.reliable.mean < self.floor:
-            self._back_to_source()
+            self.learned.put(self.learned.start)
+            if not self.keep_momentum:
+                self.optimizer.state.clear()
             self.reliable.reset()
             return RECOVERED
         return skipped
@@ -120,8 +127,8 @@ class Sar(Learner):
         return None if step_along(found, self.optimizer) else NON_FINITE_GRADIENT
 
     def settings(self) -> dict[str, Any]:
-        """With rho and the floor."""
-        return super().settings() | {"rho": self.rho, "floor": self.floor}
+        """With rho, the floor, and what a recovery keeps."""
+        return super().settings() | {"rho": self.rho, "floor": self.floor, "keep_momentum": self.keep_momentum}
 
 
 @torch.no_grad()

@@ -57,12 +57,15 @@ class Buffer(Tent):
 
     The paper does not say which method its rows named Buffer host; this is Tent. Other methods host buffer layers by
     METHODS["roid"](model, where="buffer"). Published with Adam at 1e-3. Adam's first step moves alpha by 1e-3, so the
-    learning rate rather than `alpha` decides how strong the layers become. The authors' code puts further layers after
-    the activations inside the first stages of its CIFAR networks: pass Boundary objects for these.
+    learning rate rather than `alpha` decides how strong the layers become.
+
+    The default is a layer at the stem. The authors' CIFAR networks also have layers inside the first stage, or the
+    first two, and an alpha that depends on the batch size: `published("buffer", "cifar10", batch_size=4)`. Their ViT
+    has them after the attention of the first two blocks: pass Boundary objects for these.
 
     Args:
         model: any image classifier with stage boundaries.
-        boundaries, alpha, learn_norms, seed: see `buffer_layers`.
+        boundaries, stages, alpha, learn_norms, learn_scales, seed: see `buffer_layers`.
         options: see LearnerOptions; without `where`.
 
     Raises:
@@ -79,8 +82,10 @@ class Buffer(Tent):
         model: nn.Module,
         *,
         boundaries: Sequence[int | str | Boundary] = (0,),
+        stages: Sequence[int] = (),
         alpha: float = 1e-4,
         learn_norms: bool = False,
+        learn_scales: bool = True,
         seed: int = 0,
         **options: Unpack[LearnerOptions],
     ) -> None:
@@ -88,5 +93,13 @@ class Buffer(Tent):
             raise ConfigError(
                 f"Buffer learns buffer layers, not {options.get('where')!r}; leave where= out, or use METHODS['tent']"
             )
-        layers = partial(buffer_layers, boundaries=boundaries, alpha=alpha, learn_norms=learn_norms, seed=seed)
+        layers = partial(
+            buffer_layers,
+            boundaries=boundaries,
+            stages=stages,
+            alpha=alpha,
+            learn_norms=learn_norms,
+            learn_scales=learn_scales,
+            seed=seed,
+        )
         super().__init__(model, **{**options, "where": layers})

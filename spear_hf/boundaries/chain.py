@@ -159,7 +159,15 @@ def check_reach(result: CutForward) -> None:
     for group in reversed(result.depths()):
         for cut in group:
             if id(cut.leaves[0]) not in reached:
-                raise NoBoundariesError(f"the logits do not depend on {cut.boundary.name!r} ({cut.boundary.module})")
+                hint = ""
+                if len(group) > 1:
+                    hint = (
+                        f" beside the {len(group) - 1} other boundaries of depth {cut.boundary.depth}; boundaries of "
+                        "one depth lie side by side: give those that follow each other depths of their own"
+                    )
+                raise NoBoundariesError(
+                    f"the logits do not depend on {cut.boundary.name!r} ({cut.boundary.module}){hint}"
+                )
         reached |= _leaves([cut.entered[0] for cut in group])
 
 

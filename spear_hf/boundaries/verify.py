@@ -135,7 +135,7 @@ def _complete(trace: Trace, boundary: Boundary) -> Boundary:
     Raises:
         UnsupportedOutputError: `boundary` has other channels already.
     """
-    value = _value_at(trace, boundary)
+    value = value_at(trace, boundary)
     if boundary.channels == 0:
         axis = channel_axis(trace, value.edge, value.shape)
         return replace(boundary, channels=value.shape[axis], channel_axis=axis)
@@ -161,10 +161,10 @@ def shape_at(trace: Trace, boundary: Boundary) -> tuple[int, ...]:
     >>> shape_at(trace, Boundary(0, "stem", "0"))
     (1, 12)
     """
-    return tuple(_value_at(trace, boundary).shape)
+    return tuple(value_at(trace, boundary).shape)
 
 
-def _value_at(trace: Trace, boundary: Boundary) -> Value:
+def value_at(trace: Trace, boundary: Boundary) -> Value:
     """The tensor that the traced forward had at a boundary."""
     if boundary.module not in trace.modules:
         close = get_close_matches(boundary.module, trace.modules, n=3)

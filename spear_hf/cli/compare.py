@@ -35,7 +35,9 @@ class ComparisonOptions:
     )
     settings: Path | None = about("A JSON file of hyper-parameters by label.", None)
     published: str | None = about(
-        "Take published hyper-parameters where --settings has none: cifar10, cifar100, imagenet or imagenet_vit.", None
+        "Take published hyper-parameters where --settings has none: cifar10, cifar100, imagenet, imagenet_gn or "
+        "imagenet_vit.",
+        None,
     )
     batch_sizes: str | None = about("Several batch sizes with commas; replaces --batch-size.", None)
     source_dataset: str | None = about("Clean images for methods that need some; default: the dataset itself.", None)

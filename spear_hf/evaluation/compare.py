@@ -112,7 +112,8 @@ def compare(
     saved = _SavedCells(folder, processes)
     cells: dict[tuple[str, int], Report | str] = {}
     for batch_size in batch_sizes:
-        for label, spec in methods.items():
+        for label, chosen in methods.items():
+            spec = chosen.at(batch_size)
             facts = spec.describe(resources) | {"batch_size": batch_size}
             identity = shared | {"stream": stream} | facts
             cell = saved.find(label, batch_size, identity)

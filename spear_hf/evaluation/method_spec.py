@@ -4,14 +4,14 @@ import difflib
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from spear_hf.baselines import METHODS, MethodFactory, published
-from spear_hf.baselines.published import BENCHMARKS
+from spear_hf.baselines import METHODS, MethodFactory
+from spear_hf.baselines.published import BENCHMARKS, published_rows
 from spear_hf.config import PAPER, SpearConfig
 from spear_hf.errors import ConfigError
 from spear_hf.learning.method import TTAMethod
@@ -34,6 +34,7 @@ class MethodSpec:
         method: a name in METHODS.
         settings: its hyper-parameters by keyword, JSON-ready; what is left out has its default. A "config" that is a
             dictionary is read as a SpearConfig.
+        up_to_batch: batch size -> the hyper-parameters that differ for batches up to this size.
 
     Raises:
         ConfigError: a method that is not in METHODS.
@@ -45,6 +46,7 @@ class MethodSpec:
 
     method: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+    up_to_batch: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -63,13 +65,25 @@ class MethodSpec:
         """Whether it needs `source_images` among its resources."""
         return self.factory.needs_source
 
+    def at(self, batch_size: int) -> "MethodSpec":
+        """The method with its hyper-parameters for batches of this size.
+
+        >>> from spear_hf.evaluation.method_spec import MethodSpec
+        >>> MethodSpec("buffer", {"alpha": 1e-4}, {4: {"alpha": 1e-5}}).at(2).settings
+        {'alpha': 1e-05}
+        """
+        sizes = [size for size in self.up_to_batch if batch_size <= size]
+        changed = dict(self.up_to_batch[min(sizes)]) if sizes else {}
+        return replace(self, settings=dict(self.settings) | changed, up_to_batch={})
+
     def describe(self, resources: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The method, all of its hyper-parameters with defaults, and the tensors among its resources; JSON-ready."""
         given = self._resources(resources)
         tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
         seen = {name: {"shape": list(t.shape), "sum": float(t.double().sum())} for name, t in tensors.items()}
         chosen = {"method": self.method, "settings": self.factory.hyperparameters(self.settings)}
-        return chosen | ({"resources": seen} if seen else {})
+        small = {str(size): dict(changed) for size, changed in self.up_to_batch.items()}
+        return chosen | ({"up_to_batch": small} if small else {}) | ({"resources": seen} if seen else {})
 
     def build(self, base: nn.Module, resources: Mapping[str, Any] | None = None) -> TTAMethod:
         """The method on `base`, which it changes in place.
@@ -116,7 +130,8 @@ def method_specs(
         names: methods, VARIANTS, or labels in `settings`, as a list or separated by commas; "all" is every method, and
             then the labels in `settings` that name their method.
         settings: label -> hyper-parameters. "method" names the method of a label that is none itself, so that several
-            labels can have one method: {"alpha 1": {"method": "spear", "alpha": 1.0}}.
+            labels can have one method: {"alpha 1": {"method": "spear", "alpha": 1.0}}. "up_to_batch" holds what
+            differs for small batches: {"buffer": {"alpha": 1e-4, "up_to_batch": {"4": {"alpha": 1e-5}}}}.
 
     Raises:
         ConfigError: a name that is neither.
@@ -129,29 +144,34 @@ def method_specs(
     found = {}
     for label in dict.fromkeys(labels):
         values = dict(settings.get(label, VARIANTS.get(label, {})))
-        found[label] = MethodSpec(values.pop("method", label), values)
+        method, small = values.pop("method", label), values.pop("up_to_batch", {})
+        found[label] = MethodSpec(method, values, {int(size): changed for size, changed in small.items()})
     return found
 
 
 def published_settings(benchmark: str) -> dict[str, dict[str, Any]]:
     """method -> its published hyper-parameters on a benchmark, for the methods of which they are known.
 
+    What differs for small batches is under "up_to_batch".
+
     Args:
-        benchmark: "cifar10", "cifar100", "imagenet" or "imagenet_vit"; see `spear_hf.baselines.published`.
+        benchmark: "cifar10", "cifar100", "imagenet", "imagenet_gn" or "imagenet_vit"; see
+            `spear_hf.baselines.published`.
 
     Raises:
         ConfigError: an unknown benchmark.
 
     >>> from spear_hf.evaluation.method_spec import published_settings
     >>> published_settings("imagenet")["tent"]
-    {'optimizer': 'sgd', 'learning_rate': 0.00025}
+    {'optimizer': 'sgd', 'learning_rate': 0.00025, 'nesterov': True}
     """
     if benchmark not in BENCHMARKS:
         raise ConfigError(f"benchmark={benchmark!r} is not known; allowed are {', '.join(BENCHMARKS)}")
     found = {}
     for method in METHODS:
         with suppress(ConfigError):
-            found[method] = published(method, benchmark)
+            row = published_rows(method, benchmark)[0]
+            found[method] = dict(row.settings) | ({"up_to_batch": dict(row.up_to_batch)} if row.up_to_batch else {})
     return found
 
 
@@ -163,7 +183,7 @@ def chosen_settings(benchmark: str | None, path: Path | None) -> dict[str, dict[
 
     >>> from spear_hf.evaluation.method_spec import chosen_settings
     >>> chosen_settings("cifar10", None)["roid"]
-    {'optimizer': 'adam', 'learning_rate': 0.001}
+    {'optimizer': 'adam', 'learning_rate': 0.001, 'prior': 'logits'}
     """
     found = {} if benchmark is None else published_settings(benchmark)
     if path is None:

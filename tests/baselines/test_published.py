@@ -5,20 +5,85 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from spear_hf.backbones.cifar import CifarResNet
 from spear_hf.baselines import METHODS, published
-from spear_hf.baselines.published import for_num_classes
+from spear_hf.baselines.published import BENCHMARKS, for_num_classes, published_rows
 from spear_hf.errors import ConfigError
-from tests.builders import LEARNERS, NORMALIZED, TwoStages
+from tests.builders import LEARNERS, NORMALIZED
 
 
-@pytest.mark.parametrize("benchmark", ["cifar10", "cifar100", "imagenet", "imagenet_vit"])
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
 def test_what_was_published_can_be_passed_on(benchmark: str, images: Tensor) -> None:
-    net = TwoStages()
+    net = CifarResNet(widths=(4, 4, 4), depth=1).eval()
     extra: dict[str, Any] = dict.fromkeys(("roid", "cmf", "cotta", "rotta"), NORMALIZED)
     extra["eata"] = {"source_images": images[:2]}
     for name in LEARNERS:
         if name != "spear":
             METHODS[name](net, **published(name, benchmark), **extra.get(name, {})).unload()
+
+
+@pytest.mark.parametrize("benchmark", ["imagenet", "imagenet_gn", "imagenet_vit"])
+def test_the_collection_has_nesterov_momentum_and_the_scripts_of_eata_sar_and_deyo_have_none(benchmark: str) -> None:
+    for name in ("roid", "cmf", "buffer", "cotta"):
+        assert published(name, benchmark)["nesterov"] is True
+    for name in ("eta", "eata", "sar", "deyo"):
+        assert "nesterov" not in published(name, benchmark)
+    assert "nesterov" in published("tent", "imagenet")
+    assert published("tent", "imagenet", file="EATA: main.py") == {"optimizer": "sgd", "learning_rate": 2.5e-4}
+
+
+@pytest.mark.parametrize("benchmark", ["cifar10", "cifar100"])
+def test_sar_and_deyo_skip_no_layer_of_a_cifar_network(benchmark: str) -> None:
+    assert published("sar", benchmark)["skip"] == published("deyo", benchmark)["skip"] == ()
+    assert "skip" not in published("sar", "imagenet")
+
+
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+def test_the_code_of_roid_and_cmf_multiplies_logits_by_the_prior(benchmark: str) -> None:
+    assert published("roid", benchmark)["prior"] == published("cmf", benchmark)["prior"] == "logits"
+
+
+def test_buffer_layers_are_where_run_sh_has_them_for_the_batch_size() -> None:
+    large, small = published("buffer", "cifar10", batch_size=16), published("buffer", "cifar10", batch_size=4)
+    assert (large["stages"], large["alpha"], small["stages"], small["alpha"]) == ((1,), 1e-4, (1,), 1e-5)
+    large, small = published("buffer", "cifar100", batch_size=16), published("buffer", "cifar100", batch_size=2)
+    assert (large["stages"], large["alpha"], small["stages"], small["alpha"]) == ((1, 2), 1e-4, (1,), 1e-5)
+    assert large["learn_scales"] is False
+    assert published("buffer", "cifar100", file="wrn40")["boundaries"] == ()
+
+
+@pytest.mark.parametrize("name", ["tent", "eta", "eata", "sar", "deyo"])
+def test_the_scripts_of_sar_and_deyo_have_a_rate_for_each_kind_of_network(name: str) -> None:
+    vit, gn = published(name, "imagenet_vit"), published(name, "imagenet_gn")
+    assert (vit["learning_rate"], vit["scale_lr"]) == (1e-3, True)
+    assert (gn["learning_rate"], gn["scale_lr"]) == (2.5e-4, True)
+    assert published("tent", "imagenet_vit", file="test-time-adaptation")["learning_rate"] == 2.5e-4
+
+
+def test_norm_is_the_statistics_of_the_batch_and_a_tenth_of_them_for_one_image() -> None:
+    assert published("bn_adapt", "cifar10", batch_size=2) == {"alpha": 1.0}
+    assert published("bn_adapt", "imagenet", batch_size=1) == {"alpha": 0.1, "unbiased": True}
+
+
+def test_cmf_has_less_noise_in_its_continual_script() -> None:
+    assert [row.settings["noise"] for row in published_rows("cmf", "imagenet")] == [2.5e-4, 5e-3, 5e-3]
+    assert published("cmf", "imagenet", file="run_cs.sh")["learning_rate"] == 2e-4
+
+
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+def test_every_row_names_the_repository_and_the_file_it_was_read_from(benchmark: str) -> None:
+    for name in LEARNERS:
+        for row in [] if name == "spear" else published_rows(name, benchmark):
+            repository, _, files = row.file.partition(": ")
+            assert "/" in repository or repository == "authors of CMF"
+            assert any(files.split(" ")[0].rstrip(",;").endswith(kind) for kind in (".py", ".sh", ".yaml"))
+
+
+def test_a_file_that_was_not_read_is_refused_with_those_that_were() -> None:
+    with pytest.raises(
+        ConfigError, match=r"no row of 'rotta' on 'cifar10' was read from 'x\.py'; rows were read from BIT"
+    ):
+        published("rotta", "cifar10", file="x.py")
 
 
 @pytest.mark.parametrize("name", ["source", "spear"])

@@ -76,6 +76,21 @@ def test_collapse_restores_the_source_once_and_starts_a_new_average(net: nn.Modu
     assert sar.reliable.mean > 0.2
 
 
+@pytest.mark.parametrize("keep_momentum", [True, False])
+def test_momentum_outlives_a_recovery_if_one_asks_for_the_authors_code(
+    keep_momentum: bool, net: nn.Module, images: Tensor
+) -> None:
+    sar: Any = METHODS["sar"](net, threshold=1.0, keep_momentum=keep_momentum)
+    sar.step(images)
+    before = [sar.optimizer.state[p]["momentum_buffer"].clone() for p in sar.parameters()]
+    sar.floor = 1e9
+    sar.step(images)
+    assert sar.last.skipped == RECOVERED
+    assert bool(sar.optimizer.state) is keep_momentum
+    for p, old in zip(sar.parameters(), before, strict=True):
+        assert not keep_momentum or not torch.equal(sar.optimizer.state[p]["momentum_buffer"], 0.9 * old)
+
+
 def test_no_reliable_image_is_no_step_by_momentum_either(net: nn.Module, images: Tensor) -> None:
     sar: Any = METHODS["sar"](net, threshold=1.0)
     sar.step(images)

@@ -75,6 +75,13 @@ def test_a_module_beside_the_logits_is_an_error(net):
         verify_boundaries(net, [Boundary(0, "dead", "dead")])
 
 
+def test_boundaries_of_one_depth_that_follow_each_other_are_an_error_that_names_the_depth() -> None:
+    net = nn.Sequential(*(nn.Conv2d(3, 3, 1) for _ in range(4)))
+    given = [Boundary(1, f"block{i}", str(i), part=i) for i in range(4)]
+    with pytest.raises(NoBoundariesError, match=r"'block0' \(0\) beside the 3 other boundaries of depth 1; .* own"):
+        verify_boundaries(net, given, torch.randn(1, 3, 4, 4))
+
+
 def test_a_module_behind_zero_weights_is_an_error(net):
     nn.init.zeros_(net.branch.weight)
     given = [Boundary(0, "branch_in", "branch", where="in"), Boundary(1, "branch", "branch")]

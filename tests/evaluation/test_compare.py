@@ -162,10 +162,24 @@ def test_variants_of_spear_are_known_by_name() -> None:
 
 
 def test_rivals_can_have_what_was_published() -> None:
-    assert published_settings("imagenet")["tent"] == {"optimizer": "sgd", "learning_rate": 2.5e-4}
+    assert published_settings("imagenet")["tent"] == {"optimizer": "sgd", "learning_rate": 2.5e-4, "nesterov": True}
     assert "source" not in published_settings("cifar10")
     with pytest.raises(ConfigError, match="benchmark='mnist' is not known; allowed are cifar10"):
         published_settings("mnist")
+
+
+def test_a_method_may_have_other_settings_for_small_batches() -> None:
+    spec = method_specs("bn_adapt", {"bn_adapt": {"alpha": 1.0, "up_to_batch": {"1": {"alpha": 0.1}}}})["bn_adapt"]
+    assert spec == MethodSpec("bn_adapt", {"alpha": 1.0}, {1: {"alpha": 0.1}})
+    assert [spec.at(size).settings["alpha"] for size in (1, 2)] == [0.1, 1.0]
+    assert method_specs("bn_adapt", published_settings("imagenet"))["bn_adapt"].at(1).settings["unbiased"]
+
+
+def test_the_cell_of_a_small_batch_is_run_with_its_settings(net: nn.Module) -> None:
+    spec = MethodSpec("bn_adapt", {"alpha": 1.0}, {4: {"alpha": 0.25}})
+    found = compare(net, Stream, {"norm": spec}, **QUIET)
+    alphas = [found.cells["norm", size].provenance["settings"]["alpha"] for size in (4, 8)]  # pyright: ignore
+    assert alphas == [0.25, 1.0]
 
 
 def test_words_that_are_not_known_are_refused(net: nn.Module) -> None:
