@@ -97,7 +97,7 @@ def test_an_export_is_whole_or_not_there_and_leaves_nothing_behind(tmp_path: Pat
 def test_the_states_of_evicted_streams_are_whole(tmp_path: Path) -> None:
     torch.manual_seed(0)
     net = TwoStages().eval()
-    config = SpearConfig(tau=0.0, statistics_memory=16)
+    config = SpearConfig(tau=0.0, memory_images=16)
     images = torch.randn(4, 3, 16, 16)
 
     def evict() -> None:
