@@ -76,9 +76,9 @@ class SpearConfig:
     alpha_trial: int = field(
         default=256,
         metadata=_about(
-            "Number of images at the start of a domain that are also predicted with alpha 1, which costs one more "
-            "inference; alpha 1 is used while it lowers the mean entropy by a sixth, and in later domains until the "
-            "configured alpha has the lower entropy; 0 disables (extension)."
+            "Number of images at the start of a domain that are also predicted with alpha 0 and alpha 1, which costs "
+            "two more inferences; alpha 1 is used where it lowers the mean entropy by a sixth, alpha 0 where its "
+            "answers tell more classes apart; 0 disables (extension)."
         ),
     )
     tau: float = field(

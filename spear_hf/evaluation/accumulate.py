@@ -65,7 +65,8 @@ class MetricAccumulator:
         counted = {
             record.skipped or "adapted": True,
             "began a new domain": record.new_domain,
-            "without the source's statistics": record.whole_statistics,
+            "with the source's statistics alone": record.statistics == "source",
+            "with the stream's statistics alone": record.statistics == "batch",
         }
         for what, happened in counted.items():
             if happened:

@@ -409,7 +409,7 @@ class Spear:
                 beta_deviation=beta,
                 single_value_norms=found.statistics.single_values[i],
                 new_domain=found.shifted[i],
-                whole_statistics=state.statistics.batch_only,
+                statistics=state.statistics.way,
             )
             state.num_steps += 1
 

@@ -8,7 +8,7 @@ model never holds it.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +21,9 @@ from spear_hf.utils.distributed import BatchShard
 
 ABSURD = 1e6  # no batch norm has inputs of this size
 
-MIXED, BATCH_ONLY = False, True
-"""The two ways of Eq. 10: batch statistics mixed into the source's, or in their place (alpha 1)."""
+Way = Literal["source", "mixed", "batch"]
+"""How Eq. 10 takes statistics: the source's (alpha 0), mixed by the configured alpha, or the stream's (alpha 1)."""
+SOURCE, MIXED, BATCH = WAYS = get_args(Way)
 
 
 class NormLayout:
@@ -79,15 +80,14 @@ class StatisticsMemory:
         num_channels: T of the base's NormLayout, to check what is loaded; None checks nothing.
 
     Attributes:
-        batch_only: whether statistics take the place of the source's instead of being mixed into them. Layers then see
-            something else, so each way has a memory of its own.
+        way: how the stream is answered. Layers see something else by each way, so each has a memory of its own.
         ways: way -> what is remembered; replaced as a whole, never written in place.
     """
 
     images: int = 0
     num_channels: int | None = None
-    batch_only: bool = MIXED
-    ways: Mapping[bool, Remembered] = field(default_factory=dict)
+    way: Way = MIXED
+    ways: Mapping[Way, Remembered] = field(default_factory=dict)
 
     def forget(self) -> None:
         """The stream has changed to another domain: the statistics go, the way in which they are taken stays."""
@@ -95,15 +95,15 @@ class StatisticsMemory:
 
     def clear(self) -> None:
         """Forget the stream."""
-        self.ways, self.batch_only = {}, MIXED
+        self.ways, self.way = {}, MIXED
 
-    def remember(self, taken: Mapping[bool, Remembered]) -> None:
+    def remember(self, taken: Mapping[Way, Remembered]) -> None:
         """Replace what each way remembers by what a forward collected."""
         self.ways = {**self.ways, **taken}
 
     def copy(self) -> "StatisticsMemory":
         """One that later changes of this one do not reach; what is remembered is shared, since it is never written."""
-        return StatisticsMemory(self.images, self.num_channels, self.batch_only, dict(self.ways))
+        return StatisticsMemory(self.images, self.num_channels, self.way, dict(self.ways))
 
     @property
     def nbytes(self) -> int:
@@ -111,17 +111,16 @@ class StatisticsMemory:
         return sum(t.nbytes for way in self.ways.values() for t in (way.mean, way.variance, way.weight))
 
     def state_dict(self) -> dict[str, Any]:
-        """Whether statistics are taken from the batch only, and for each way [mean, variance, weight]."""
-        names = {MIXED: "mixed", BATCH_ONLY: "batch_only"}
-        kept = {name: self.ways.get(way) for way, name in names.items()}
+        """The way, and for each of the three [mean, variance, weight], or None."""
+        kept = {way: self.ways.get(way) for way in WAYS}
         tensors = {
-            n: None if r is None else [t.clone() for t in (r.mean, r.variance, r.weight)] for n, r in kept.items()
+            way: None if r is None else [t.clone() for t in (r.mean, r.variance, r.weight)] for way, r in kept.items()
         }
-        return {"whole": self.batch_only, **tensors}
+        return {"way": self.way, **tensors}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state_dict`; CheckpointError, with nothing changed, where it is of other layers."""
-        found = {MIXED: state["mixed"], BATCH_ONLY: state["batch_only"]}
+        found = {way: state[way] for way in WAYS}
         ways = {way: Remembered(*(t.clone() for t in kept)) for way, kept in found.items() if kept is not None}
         for kept in ways.values():
             shape = (self.num_channels if self.num_channels is not None else kept.mean.numel(),)
@@ -129,8 +128,9 @@ class StatisticsMemory:
                 raise CheckpointError(
                     f"remembered statistics have shape {tuple(kept.mean.shape)}, this base's have {shape}; use its own"
                 )
-        self.ways = ways
-        self.batch_only = bool(state["whole"])
+        if state["way"] not in WAYS:
+            raise CheckpointError(f"way={state['way']!r} is not known; known are {', '.join(WAYS)}")
+        self.ways, self.way = ways, state["way"]
 
 
 class StreamStatistics:
@@ -153,10 +153,10 @@ class StreamStatistics:
         layout: NormLayout,
         index: Tensor | None,
         sizes: Sequence[int],
-        ways: Sequence[bool] | None = None,
+        ways: Sequence[Way] | None = None,
     ) -> None:
         self.memories, self.layout, self.index, self.sizes = memories, layout, index, sizes
-        self.ways = [m.batch_only for m in memories] if ways is None else list(ways)
+        self.ways: list[Way] = [m.way for m in memories] if ways is None else list(ways)
         self.images = memories[0].images
         self.single_values = [0] * len(memories)
         self._mixed: dict[str, tuple[Moments, Tensor | None] | None] = {}
@@ -203,11 +203,10 @@ class StreamStatistics:
         return *grouped_statistics(x, self.index, len(self.sizes)), valid
 
     def _alpha(self, alpha: float, like: Tensor) -> float | Tensor:
-        if self.index is None:
-            return 1.0 if self.ways[0] else alpha
-        if not any(self.ways):
-            return alpha
-        return like.new_tensor([1.0 if way else alpha for way in self.ways])[:, None]
+        weights = {SOURCE: 0.0, MIXED: alpha, BATCH: 1.0}
+        if len(set(self.ways)) == 1:
+            return weights[self.ways[0]]
+        return like.new_tensor([weights[way] for way in self.ways])[:, None]
 
     def _by_rows(self, mixed: Moments) -> Moments:
         if self.index is None:
@@ -267,7 +266,7 @@ class StreamStatistics:
         """A provider of the same statistics for another forward over (some of) the same images."""
         return ReplayedStatistics(self, index, sizes)
 
-    def collected(self) -> list[dict[bool, Remembered]]:
+    def collected(self) -> list[dict[Way, Remembered]]:
         """For each stream what it is to remember after this forward."""
         if self._before is None or not self._joined:
             return [{} for _ in self.memories]
@@ -443,7 +442,7 @@ def distances(a: Moments, b: Moments, eps: float = 1e-5) -> Tensor:
     return (ratio + 1 / ratio - 2 + apart / variance + apart / other_variance) / 2
 
 
-def commit(memories: Iterable[StatisticsMemory], taken: Iterable[Mapping[bool, Remembered]]) -> None:
+def commit(memories: Iterable[StatisticsMemory], taken: Iterable[Mapping[Way, Remembered]]) -> None:
     """Let each stream remember what was collected for it."""
     for memory, each in zip(memories, taken, strict=True):
         memory.remember(each)

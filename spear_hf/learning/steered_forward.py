@@ -14,7 +14,14 @@ from spear_hf.config import SpearConfig
 from spear_hf.learning.first_step import refuse_no_gradient, refuse_probabilities
 from spear_hf.learning.objective import batch_means
 from spear_hf.learning.record import CONFIDENT
-from spear_hf.learning.statistics_memory import NormLayout, Remembered, ReplayedStatistics, StreamStatistics
+from spear_hf.learning.statistics_memory import (
+    WAYS,
+    NormLayout,
+    Remembered,
+    ReplayedStatistics,
+    StreamStatistics,
+    Way,
+)
 from spear_hf.learning.stream_batch import StreamBatch
 from spear_hf.learning.stream_state import AdapterStream, StreamState
 from spear_hf.learning.tta_views import further_views
@@ -42,7 +49,7 @@ class Answered:
     logits: Tensor
     statistics: StreamStatistics
     shifted: list[bool]
-    remembered: list[dict[bool, Remembered]]
+    remembered: list[dict[Way, Remembered]]
 
 
 class SteeredForward:
@@ -125,10 +132,9 @@ class SteeredForward:
         lean = self.lean and batch.x.numel() > SMALL
         return SteeringContext(pairs, self.config.alpha, statistics, shard, lean)
 
-    def statistics(self, batch: StreamBatch, *, other_way: bool = False) -> StreamStatistics:
-        """Those that a forward over this batch normalises by."""
+    def statistics(self, batch: StreamBatch, ways: Sequence[Way] | None = None) -> StreamStatistics:
+        """Those that a forward over this batch normalises by; `ways` in place of the streams' own."""
         memories = [state.statistics for state in batch.states]
-        ways = [memory.batch_only != other_way for memory in memories]
         return StreamStatistics(memories, self.norms, batch.index, batch.sizes, ways)
 
     # --- the answer ------------------------------------------------------------------------------------------------
@@ -142,13 +148,13 @@ class SteeredForward:
             chosen = [i for i, shifted in enumerate(found.shifted) if shifted]
             for i in chosen:
                 batch.states[i].statistics.forget()
-                batch.states[i].selector.clear(batch.states[i].statistics.batch_only)
+                batch.states[i].selector.clear(batch.states[i].statistics.way)
             self._answer_again(batch, values, found, chosen)
         if 0 < self.config.alpha < 1 and self.model.has_batch_norms:
             trying = [i for i, state in enumerate(batch.states) if state.selector.is_open]
-            if trying and (flipped := self._select_alpha(batch, values, found, trying)):
+            if trying and (changed := self._select_alpha(batch, values, found, trying)):
                 _collect(found)  # the way that is left remembers this batch, too
-                self._answer_again(batch, values, found, flipped)
+                self._answer_again(batch, values, found, changed)
         _collect(found)
         return found
 
@@ -192,26 +198,34 @@ class SteeredForward:
         return found
 
     def _select_alpha(self, batch: StreamBatch, values: Values, found: Answered, trying: list[int]) -> list[int]:
-        """Try the other way of taking statistics for these streams; returns those that change to it."""
-        part = batch.of(trying)
-        statistics = self.statistics(part, other_way=True)
-        with torch.no_grad():
-            others = self.logits(part, batch.values_of(values, trying), statistics)
-        rows = slice(None) if part is batch else batch.rows_of(trying).to(others.device)
-        own = batch_means(found.logits.detach()[rows], part.shard, part.groups)[0]
-        other = batch_means(others, part.shard, part.groups)[0]
-        flipped = []
-        for i, mine, theirs, size, taken in zip(
-            trying, own.view(-1).tolist(), other.view(-1).tolist(), part.sizes, statistics.collected(), strict=True
-        ):
-            found.remembered[i].update(taken)
-            memory, selector = batch.states[i].statistics, batch.states[i].selector
-            if not (math.isfinite(mine) and math.isfinite(theirs)):
+        """Try the other ways of taking statistics for these streams; returns those that change to one."""
+        part, values = batch.of(trying), batch.values_of(values, trying)
+        memories = [state.statistics for state in part.states]
+        rows = slice(None) if part is batch else batch.rows_of(trying).to(found.logits.device)
+        means: list[dict[Way, tuple[float, Tensor]]] = [{} for _ in trying]
+
+        def add(logits: Tensor, ways: Sequence[Way]) -> None:
+            entropies, predictions = batch_means(logits, part.shard, part.groups)
+            rows = zip(means, ways, entropies.view(-1).tolist(), predictions.view(len(ways), -1), strict=True)
+            for each, way, entropy, prediction in rows:
+                each[way] = entropy, prediction
+
+        add(found.logits.detach()[rows], [memory.way for memory in memories])
+        for number in range(len(WAYS) - 1):
+            ways = [[way for way in WAYS if way != memory.way][number] for memory in memories]
+            statistics = self.statistics(part, ways)
+            with torch.no_grad():
+                add(self.logits(part, values, statistics), ways)
+            for i, taken in zip(trying, statistics.collected(), strict=True):
+                found.remembered[i].update(taken)
+        changed = []
+        for i, state, each, size in zip(trying, part.states, means, part.sizes, strict=True):
+            if not all(math.isfinite(entropy) for entropy, _ in each.values()):
                 continue
-            if selector.add({memory.batch_only: mine, not memory.batch_only: theirs}, size) != memory.batch_only:
-                memory.batch_only = not memory.batch_only
-                flipped.append(i)
-        return flipped
+            if (way := state.selector.add(each, size)) != state.statistics.way:
+                state.statistics.way = way
+                changed.append(i)
+        return changed
 
     def further_answers(self, batch: StreamBatch, values: Values, statistics: StreamStatistics) -> Iterator[Tensor]:
         """Logits (B, K) of the other `tta_views`, under the statistics of the batch as it is."""

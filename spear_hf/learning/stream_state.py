@@ -152,7 +152,7 @@ class StreamState:
     def nbytes(self) -> int:
         """What the state takes, in bytes: values, moments, and what is remembered."""
         classes = 0 if self.classes is None else self.classes.nbytes
-        return 3 * self._start.nbytes + self.statistics.nbytes + classes
+        return 3 * self._start.nbytes + self.statistics.nbytes + self.selector.nbytes + classes
 
     @torch.inference_mode(False)
     def reset(self) -> None:

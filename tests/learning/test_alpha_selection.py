@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from spear_hf import Spear, SpearConfig
 from spear_hf.learning.alpha_selection import AlphaSelector
+from spear_hf.learning.statistics_memory import Way
 from tests.builders import check_resume, steered
 
 
@@ -25,21 +26,40 @@ def with_variance(net: nn.Module, factor: float) -> nn.Module:
     return net
 
 
-def test_whole_statistics_are_taken_where_they_are_surer_by_a_sixth() -> None:
+EVEN, ONE_CLASS = torch.tensor([0.25, 0.25, 0.25, 0.25]), torch.tensor([0.97, 0.01, 0.01, 0.01])
+
+
+def means(source: float, mixed: float, batch: float, of_source: Tensor = EVEN) -> dict[Way, tuple[float, Tensor]]:
+    return {"source": (source, of_source), "mixed": (mixed, EVEN), "batch": (batch, EVEN)}
+
+
+def test_the_streams_statistics_are_taken_where_they_are_surer_by_a_sixth() -> None:
     trial = AlphaSelector(16)
     assert trial.is_open
-    assert not trial.add({False: 0.6, True: 0.55}, 8)
-    assert trial.add({False: 0.6, True: 0.40}, 8)  # 0.95 of 1.2
+    assert trial.add(means(0.7, 0.6, 0.55), 8) == "mixed"
+    assert trial.add(means(0.7, 0.6, 0.40), 8) == "batch"  # 0.95 of 1.2
     assert not trial.is_open
 
 
-def test_whole_statistics_are_left_where_mixed_ones_are_surer() -> None:
+def test_the_streams_statistics_are_left_where_mixed_ones_are_surer() -> None:
     trial = AlphaSelector(16)
-    trial.clear(whole=True)
-    assert trial.add({False: 0.6, True: 0.59}, 8)
-    assert not trial.add({False: 0.6, True: 0.62}, 8)  # 1.21 of 1.2
+    trial.clear("batch")
+    assert trial.add(means(0.7, 0.6, 0.59), 8) == "batch"
+    assert trial.add(means(0.7, 0.6, 0.62), 8) == "mixed"  # 1.21 of 1.2
     trial.clear()
-    assert not trial.add({False: 0.6, True: 0.59}, 8)
+    assert trial.add(means(0.7, 0.6, 0.59), 8) == "mixed"
+
+
+def test_the_sources_statistics_are_taken_where_answers_tell_classes_apart() -> None:
+    trial = AlphaSelector(16)
+    assert trial.add(means(0.5, 0.6, 0.6), 8) == "source"
+    trial.clear()
+    assert trial.add(means(0.1, 0.6, 0.6, ONE_CLASS), 8) == "mixed", "sure, of one class for all images"
+    trial.clear()
+    assert trial.add(means(0.599, 0.6, 0.6), 8) == "mixed", "hardly better"
+    trial.clear("source")
+    assert trial.add(means(0.599, 0.6, 0.6), 8) == "source"
+    assert trial.add(means(0.61, 0.6, 0.6), 8) == "mixed"
 
 
 def test_no_images_are_no_trial() -> None:
@@ -51,7 +71,7 @@ def test_statistics_that_fit_badly_give_way_at_the_first_batch(net: nn.Module, i
     tta = learner(with_variance(net, 1000.0), memory_images=memory)
     answers = [tta.step(x) for x in images.split(4)]
     assert tta.last is not None
-    assert tta.last.whole_statistics
+    assert tta.last.statistics == "batch"
     whole = learner(tta.unload(), alpha=1.0, alpha_trial=0, memory_images=memory)
     for x, answer in zip(images.split(4), answers, strict=True):
         torch.testing.assert_close(whole.step(x), answer)
@@ -61,7 +81,7 @@ def test_statistics_that_fit_stay_mixed(net: nn.Module, images: Tensor) -> None:
     tta = learner(with_variance(net, 0.1))
     answers = [tta.step(x) for x in images.split(4)]
     assert tta.last is not None
-    assert not tta.last.whole_statistics
+    assert tta.last.statistics == "mixed"
     plain = learner(tta.unload(), alpha_trial=0)
     assert all(torch.equal(plain.step(x), answer) for x, answer in zip(images.split(4), answers, strict=True))
 
@@ -75,7 +95,7 @@ def test_after_the_trial_a_batch_costs_what_it_did(net: nn.Module, images: Tenso
         calls.clear()
         tta.step(x)
         counts.append(len(calls))
-    assert counts == [2, 2, 1, 1]
+    assert counts == [3, 3, 1, 1]
 
 
 def test_a_new_domain_is_tried_anew(net: nn.Module) -> None:
@@ -99,13 +119,13 @@ def test_a_new_domain_begins_the_way_of_the_last(net: nn.Module, factor: float) 
     for x in batches[:6] + [y * 0.3 - 2 for y in batches[6:]]:
         tta.step(x)
         assert tta.last is not None
-        ways.append(tta.last.whole_statistics)
+        ways.append(tta.last.statistics)
         if tta.last.new_domain:
-            began.append(tta.state_dict()["trial"]["began_whole"])
+            began.append(tta.state_dict()["trial"]["began"])
     assert began == [ways[5]]
-    assert ways[5] == (factor > 1)
+    assert ways[5] == ("batch" if factor > 1 else "mixed")
     tta.reset()
-    assert not tta.stream.statistics.batch_only
+    assert tta.stream.statistics.way == "mixed"
 
 
 def test_reset_and_resume_give_the_same_bits(net: nn.Module, images: Tensor) -> None:
