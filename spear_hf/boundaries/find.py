@@ -92,8 +92,7 @@ def find_boundaries(
     Args:
         model: any classifier, on any device and of any dtype; on the meta device only the data flow is checked.
         num_groups: into how many stages a stack of equal blocks is divided (None: 4); it has no effect on a network
-        that
-            has stages.
+            that has stages.
         stem: "auto" is the tensor that enters the first body block; "patch_embed" what the patch embedding returns,
             before positions and class tokens; "feature_info" the stem tensor that timm lists (NFNet's C_0 = 64).
         inputs: a batch that the model accepts; None derives one from the model.

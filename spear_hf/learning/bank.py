@@ -39,6 +39,8 @@ class BankScore:
         adapter: its name in the bank; "identity" is the base without one.
         entropy: the mean normalised entropy of the answers, in [0, 1]; low where each image is told apart clearly.
         concentration: 1 - H(mean answer) / log K, in [0, 1]; low where all classes are answered.
+
+    Attributes:
         information: 1 - entropy - concentration, in [0, 1]: the mutual information of image and answer over log K.
     """
 

@@ -35,7 +35,7 @@ class AutoSpearModel:
         """A SpearModel over the base that the adapter names, pinned to the commit it was learned on.
 
         Args:
-            source, revision, subfolder, token: the adapter, as for `spear_hf.hub.fetch`.
+            source, revision, subfolder, token: the adapter, as for `spear_hf.adapters.download.fetch`.
             base_model: a name for `load_base_model`, in place of the one that the adapter gives.
             checkpoint: the base's weights, where its name has none of its own.
             adapter_name, check_base, inputs: as for `SpearModel.from_pretrained`.
