@@ -16,7 +16,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from notebook_page import notebook_page
 
-COPIED = ("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/results/**/*", "hub_cards/**/*.md")
+COPIED = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/results/**/*", "hub_cards/**/*.md")
 NOTEBOOKS = ("quickstart", "bring_your_model")
 
 _EQUATION = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)
