@@ -39,8 +39,8 @@ def table2(run: Run) -> None:
 
 
 def table3(run: Run) -> None:
-    """Continual adaptation, without resets; CoTTA's batch size, since the paper states none. We add ROID."""
-    labels = ("source", "cotta", "rotta", "roid", "deyo", "cmf", "buffer", *OURS)
+    """Continual adaptation, without resets; CoTTA's batch size, since the paper states none. We add four rivals."""
+    labels = (*RIVALS, "cotta", "rotta", *OURS)
     sizes = run.options.sizes([200 if run.key.startswith("cifar") else 64])
     found = run.compare(run.contenders(labels), sizes, "continual")
     for size in found.batch_sizes:

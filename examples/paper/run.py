@@ -11,12 +11,14 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from paper.cells import add_cell
 from paper.setups import BENCHMARKS, Setup, open_setup
 from spear_hf import METHODS, SpearError
 from spear_hf.cli import about, numbers
 from spear_hf.evaluation.compare import compare
 from spear_hf.evaluation.comparison import Comparison
 from spear_hf.evaluation.method_spec import VARIANTS, MethodSpec, chosen_settings, method_specs
+from spear_hf.evaluation.report import Report
 from spear_hf.learning.method import TTAMethod
 
 PAPER = json.loads((Path(__file__).parent / "numbers.json").read_text())
@@ -82,7 +84,8 @@ class Run:
         self.opened = open_setup(
             setup, limit=options.limit or None, seed=options.seed, cache=options.cache, device=options.device
         )
-        self.folder = options.output / options.world / table / key
+        self.world_folder = options.output / options.world
+        self.folder = self.world_folder / table / f"{key}-{options.limit or 'all'}"
 
     def contenders(self, labels: tuple[str, ...]) -> dict[str, MethodSpec]:
         """The methods of `labels`, or of --methods, that exist."""
@@ -112,7 +115,15 @@ class Run:
         protocol: str = "single",
         observe: Callable[[TTAMethod], Any] | None = None,
     ) -> Comparison:
-        """The comparison of these methods on this setup, also saved; finished cells are not run again."""
+        """The comparison of these methods on this setup, also saved; finished cells are not run again.
+
+        Each finished cell is a line of cells.csv, beside the folders of the tables.
+        """
+        key = {"table": self.table, "column": self.key, "protocol": protocol, "images": self.options.limit or "all"}
+
+        def note(label: str, batch_size: int, report: Report) -> None:
+            add_cell(self.world_folder / "cells.csv", label, report, batch_size=batch_size, **key)
+
         found = compare(
             self.opened.base,
             lambda size: self.opened.stream(size, protocol),
@@ -121,6 +132,7 @@ class Run:
             folder=self.folder / "cells",
             resources=self._resources(contenders),
             observe=observe,
+            on_cell=note,
             seed=self.options.seed,
             device=self.options.device,
             provenance={"model": self.setup.model, "images": self.setup.images},

@@ -5,12 +5,14 @@
     comparison = compare(base, lambda n: streams(batch_size=n), method_specs("all"), folder="runs/compare")
 
 A cell is a method at a batch size. It runs alone on its own copy of the base model, from the same seed, over the same
-images in the same order. A finished cell is one JSON file, and is not run again.
+images in the same order. A finished cell is one JSON file, and is not run again; a killed one goes on from the last
+checkpoint.
 """
 
 import copy
 import json
 import re
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -62,6 +64,8 @@ def compare(
     folder: str | Path | None = None,
     resources: Mapping[str, Any] | None = None,
     observe: Callable[[TTAMethod], Observer] | None = None,
+    on_cell: Callable[[str, int, Report], None] | None = None,
+    checkpoint_images: int = 10_000,
     accelerator: Any = None,
     device: Any = None,
     seed: int = 0,
@@ -88,9 +92,12 @@ def compare(
         streams: batch size -> a new stream; all must give the same images in the same order.
         methods: label -> the method and its hyper-parameters.
         batch_sizes: images in a batch, over all processes.
-        folder: where finished cells are saved and looked up; None saves none.
+        folder: where finished cells are saved and looked up, and the checkpoints of the running one; None saves none.
         resources: what methods get besides hyper-parameters; see `MethodSpec.build`.
-        observe: makes an Observer for each method; it is called only for methods that keep StepRecords.
+        observe: makes an Observer for each method; it is called only for methods that keep StepRecords. An observed
+            cell has no checkpoints.
+        on_cell: called with (label, batch size, report) of each cell, run or found, by the main process.
+        checkpoint_images: images between two checkpoints of a cell, for streams that can go on from one.
         accelerator: for several processes; the methods get it too.
         device: where images are moved; by default the accelerator's device, or the base model's.
         seed: of torch's global generator, set before each cell.
@@ -120,8 +127,13 @@ def compare(
             if cell is None:
                 torch.manual_seed(seed)
                 options = {"device": device, "progress": progress, "provenance": shared | facts}
-                cell = _run(label, base, streams(batch_size), spec, resources, observe, options)
+                source = streams(batch_size)
+                if observe is None and hasattr(source, "load_state_dict"):
+                    options |= saved.checkpoints(label, batch_size, checkpoint_images)
+                cell = _run(label, base, source, spec, resources, observe, options)
                 saved.keep(label, batch_size, cell, identity)
+            if on_cell is not None and isinstance(cell, Report) and processes.is_main:
+                on_cell(label, batch_size, cell)
             cells[label, batch_size] = cell
     named = {label: spec.describe(resources) for label, spec in methods.items()}
     return Comparison(cells, shared | {"stream": stream, "contenders": named, "versions": versions()})
@@ -201,11 +213,20 @@ class _SavedCells:
             )
         return unpacked(found["cell"])
 
+    def checkpoints(self, label: str, batch_size: int, images: int) -> dict[str, Any]:
+        """Arguments of `evaluate` for a cell that goes on where it was killed."""
+        if self.folder is None:
+            return {}
+        path = self._path(self.folder, label, batch_size).with_suffix("")
+        return {"checkpoint": path, "checkpoint_every": max(1, images // batch_size)}
+
     def keep(self, label: str, batch_size: int, cell: Report | str, identity: Mapping[str, Any]) -> None:
         """Save a report. A refusal is not saved: to find it again costs nothing, and it may be gone by then."""
         if self.folder is not None and isinstance(cell, Report) and self.processes.is_main:
+            path = self._path(self.folder, label, batch_size)
             entry = {"identity": identity, "cell": packed(label, batch_size, cell)}
-            write_atomically(self._path(self.folder, label, batch_size), strict_json(entry, indent=1) + "\n")
+            write_atomically(path, strict_json(entry, indent=1) + "\n")
+            shutil.rmtree(path.with_suffix(""), ignore_errors=True)
 
     @staticmethod
     def _path(folder: Path, label: str, batch_size: int) -> Path:

@@ -14,7 +14,7 @@ from spear_hf.evaluation.compare import compare
 from spear_hf.evaluation.comparison import Comparison
 from spear_hf.evaluation.method_spec import MethodSpec, method_specs, published_settings
 from spear_hf.learning.record import UNRELIABLE
-from tests.builders import TinyStream
+from tests.builders import Killed, TinyStream
 
 SPEAR = {"tau": 0.0, "boundaries": "all"}
 QUIET: dict[str, Any] = {"batch_sizes": (4, 8), "progress": False}
@@ -82,6 +82,34 @@ def test_finished_cells_are_not_run_again(
     assert built == ["source"]
     for label in first.labels:
         assert [again.error(label, size) for size in (4, 8)] == [first.error(label, size) for size in (4, 8)]
+
+
+class KilledComparisonStream(Stream):
+    """Dies as it is asked for its last batch."""
+
+    def batch(self, number: int) -> dict[str, Any]:
+        if number == len(self) - 1:
+            raise Killed
+        return super().batch(number)
+
+
+def test_a_killed_cell_goes_on_from_its_checkpoint_with_the_same_figures(
+    net: nn.Module, finished: Finished, tmp_path: Path
+) -> None:
+    specs, seen = {"spear": contenders()["spear"]}, []
+
+    def run(stream: Any) -> Comparison:
+        options = {"folder": tmp_path, "progress": False, "checkpoint_images": 4}
+        return compare(net, stream, specs, batch_sizes=[4], on_cell=lambda *cell: seen.append(cell[:2]), **options)
+
+    with pytest.raises(Killed):
+        run(KilledComparisonStream)
+    assert [path.name for path in tmp_path.iterdir()] == ["spear-4"]
+    resumed = run(Stream)
+    assert resumed.error("spear", 4) == finished[0].error("spear", 4)
+    assert [path.name for path in tmp_path.iterdir()] == ["spear-4.json"]
+    assert run(Stream).error("spear", 4) == resumed.error("spear", 4)
+    assert seen == [("spear", 4)] * 2
 
 
 def test_cells_of_another_comparison_are_refused(net: nn.Module, finished: Finished, tmp_path: Path) -> None:

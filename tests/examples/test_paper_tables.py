@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from spear_hf.data.corruptions import CORRUPTIONS
 from spear_hf.errors import ConfigError
+from tests.builders import a_run
 from tests.conftest import ROOT
 from tests.hub_server import LoopbackHub
 
@@ -73,6 +75,19 @@ def test_after_its_updates_a_limited_spear_only_answers(examples_path: None, net
     for _ in range(4):
         probe("fog/5", None)  # pyright: ignore[reportArgumentType]
     assert [look["error"] for look in probe.facts()["clean"]] == [0.0, 0.0]
+
+
+def test_a_finished_cell_is_one_line_of_cells_csv(examples_path: None, tmp_path: Path) -> None:
+    from paper.cells import add_cell
+
+    report, path = replace(a_run()[0], seconds={"source": 1.2, "SPeaR": 2.4}), tmp_path / "new" / "cells.csv"
+    key = {"table": "table1", "column": "cifar10", "protocol": "single", "batch_size": 16, "images": "all"}
+    assert [add_cell(path, label, report, **key) for label in ("SPeaR", "SPeaR", "source")] == [True, False, True]
+    assert add_cell(path, "SPeaR", report, **key | {"batch_size": 4})
+    header, *rows = path.read_text().splitlines()
+    assert header.startswith("table,column,protocol,label,batch_size,images,error,fog,snow,ms_per_image,learned")
+    assert rows[0].startswith("table1,cifar10,single,SPeaR,16,all,35.000,30.000,40.000,100.000,")
+    assert [row.split(",")[3:5] for row in rows] == [["SPeaR", "16"], ["source", "16"], ["SPeaR", "4"]]
 
 
 @pytest.fixture
