@@ -7,10 +7,13 @@
         --set cifar100.images=/data/CIFAR-100-C --set imagenet.clean=/data/imagenet/val     # the reproduction
 
 Rivals have their published hyper-parameters. `spear` is SPeaR with this package's defaults, `spear_paper` with the
-paper's values (alpha 0.5, diversity at full weight in every batch). `--settings` is a JSON file of hyper-parameters by
-label, as for compare_methods.py. A finished cell (a method at a batch size) is kept in `--output` and is a line of
-cells.csv there; the same command goes on with the next, and within a cell from its last checkpoint. Several processes
-may share `--output` if each runs other methods or batch sizes: the same command without these options then prints all.
+paper's values (alpha 0.5, diversity at full weight in every batch), which the tables of variants (ablation, alpha,
+grouping, gate, preservation) change; `--variants-of spear` has them change the defaults. `--settings` is a JSON file of
+hyper-parameters by label, as for compare_methods.py.
+
+A finished cell (a method at a batch size) is kept in `--output` and is a line of cells.csv there. The same command goes
+on with the next cell, and within a cell from its last checkpoint. Several processes may share `--output` if each runs
+other methods or batch sizes: the same command without these options then prints all.
 A column that cannot run here is one line that says why. examples/analyze.py makes the paper's figures of
 representations (AMD, CKA, linear probes, scarce confidence).
 """

@@ -15,6 +15,7 @@ from paper.cells import add_cell
 from paper.setups import BENCHMARKS, Setup, open_setup
 from spear_hf import METHODS, SpearError
 from spear_hf.cli import about, numbers
+from spear_hf.errors import ConfigError
 from spear_hf.evaluation.compare import compare
 from spear_hf.evaluation.comparison import Comparison
 from spear_hf.evaluation.method_spec import VARIANTS, MethodSpec, chosen_settings, method_specs
@@ -42,6 +43,9 @@ class TableOptions:
     only: str | None = about("Some of the table's columns, with commas.", None)
     methods: str | None = about("Labels with commas; replaces the table's own.", None)
     settings: Path | None = about("A JSON file of hyper-parameters by label.", None)
+    variants_of: str = about(
+        "The label that tables of SPeaR's variants change: spear_paper, spear, or another.", "spear_paper"
+    )
     batch_sizes: str | None = about("With commas; replaces the table's own.", None)
     limit: int = about("Images of each corruption; 0 takes all.", 512)
     clean_images: int = about("Clean images for measurements between steps.", 512)
@@ -101,8 +105,12 @@ class Run:
         return {label: MethodSpec("spear", self.spear() | dict(values)) for label, values in changes.items()}
 
     def spear(self) -> dict[str, Any]:
-        """SPeaR's hyper-parameters on this network."""
-        return self._of_this_network("spear", self.settings["spear"])
+        """The hyper-parameters on this network that tables of variants change; ConfigError if they are not SPeaR's."""
+        label = self.options.variants_of
+        found = self._of_this_network(label, self.settings.get(label, {"method": label}))
+        if found.pop("method", label) != "spear":
+            raise ConfigError(f"--variants-of {label} is not SPeaR; give spear_paper, spear, or a label of --settings")
+        return found
 
     def _of_this_network(self, label: str, values: Mapping[str, Any]) -> dict[str, Any]:
         is_spear = values.get("method", label) == "spear"
