@@ -347,7 +347,10 @@ def _boundaries(config: AdapterConfig, state: Mapping[str, Tensor]) -> str:
 def _configuration(config: SpearConfig) -> str:
     chosen = config.boundaries if isinstance(config.boundaries, str) else ", ".join(map(str, config.boundaries))
     values = {"boundaries": chosen, "alpha": config.alpha} | {name: getattr(config, name) for name in _LEARNED}
-    return ", ".join(f"{name} {value}" for name, value in values.items()) + "."
+    text = ", ".join(f"{name} {value}" for name, value in values.items()) + "."
+    own, default = config.to_dict(), SpearConfig().to_dict()
+    apart = [f"{name} {chosen if name == 'boundaries' else own[name]}" for name in own if own[name] != default[name]]
+    return f"{text}\n\nOther than the defaults: {', '.join(apart)}." if apart else text
 
 
 def _limits(config: AdapterConfig, results: CardMetrics | None) -> str:

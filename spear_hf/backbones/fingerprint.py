@@ -2,6 +2,7 @@
 
 Names of modules change between versions of a library while the weights stay. Where the structure differs, the weights
 decide alone: each probed value must be in the model at its place in some tensor, whatever that tensor is called.
+Quantised weights are probed for the floats that they stand for, and are another base than the floats they were made of.
 """
 
 import hashlib
@@ -10,6 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from spear_hf.backbones.tensors import numbers_in, quantization_of, tensors_of
 
 PROBES = 64
 HEAD_PROBES = 8  # values of each of the last two tensors, because another head on the same body is another base
@@ -26,7 +29,8 @@ class Fingerprint:
         structure: sha256 over the sorted "name:shape" of parameters and buffers; equal for a timm model and for
             transformers' wrapper around it.
         probe: weights at fixed positions, some of them in the head; empty if the base has no real floating-point
-            weights (meta, quantised).
+            weights (meta).
+        quantization: the library that quantised the weights; None for floats.
 
     >>> from spear_hf.backbones.fingerprint import Fingerprint
     >>> Fingerprint(2, "ab", (1.0, 2.0)).difference(Fingerprint(2, "ab", (1.0, 3.0)))
@@ -36,10 +40,12 @@ class Fingerprint:
     num_parameters: int
     structure: str
     probe: tuple[float, ...]
+    quantization: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON-ready values."""
-        return asdict(self) | {"probe": list(self.probe)}
+        """The fields as JSON-ready values; of floats without the quantization."""
+        fields = asdict(self) | {"probe": list(self.probe)}
+        return {name: value for name, value in fields.items() if value is not None}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Fingerprint":
@@ -49,14 +55,20 @@ class Fingerprint:
             ValueError: an entry of another type, or a value that is not finite: compared with infinity, all is equal.
         """
         number, structure, probe = data["num_parameters"], data["structure"], data["probe"]
+        quantization = data.get("quantization")
         if type(number) is not int or not isinstance(structure, str) or not isinstance(probe, (list, tuple)):
             raise ValueError("a fingerprint is a number of parameters, a structure and a list of weights")
+        if quantization is not None and not isinstance(quantization, str):
+            raise ValueError("the quantization of a fingerprint is a name or missing")
         if not all(type(v) in (int, float) and abs(v) < 1e300 for v in probe):
             raise ValueError("the weights of a fingerprint are finite numbers")
-        return cls(number, structure, tuple(float(v) for v in probe))
+        return cls(number, structure, tuple(float(v) for v in probe), quantization)
 
     def difference(self, other: "Fingerprint") -> str | None:
         """How `other` differs from this base, in words; None if they are the same base."""
+        if self.quantization != other.quantization:
+            found, expected = (f"quantised by {f.quantization}" if f.quantization else "floats" for f in (other, self))
+            return f"other weights ({found}, expected {expected})"
         if self.structure != other.structure:
             return (
                 f"another structure ({other.num_parameters:,} parameters, expected {self.num_parameters:,}; "
@@ -79,6 +91,8 @@ class Fingerprint:
         mine = fingerprint(model)
         apart = self.difference(mine)
         if apart is None or self.structure == mine.structure or self.num_parameters != mine.num_parameters:
+            return apart
+        if self.quantization != mine.quantization:
             return apart
         if len(self.probe) != len(mine.probe) or 2 * _telling(self.probe) < max(2, _telling(mine.probe)):
             return apart
@@ -118,10 +132,10 @@ def fingerprint(model: nn.Module) -> Fingerprint:
     >>> fingerprint(model).difference(fingerprint(model)) is None
     True
     """
-    state = {name.removeprefix("timm_model."): value for name, value in model.state_dict().items()}
+    state = {name.removeprefix("timm_model."): value for name, value in tensors_of(model)}
     shapes = sorted(f"{name}:{tuple(value.shape)}" for name, value in state.items())
     structure = hashlib.sha256("\n".join(shapes).encode()).hexdigest()
-    return Fingerprint(sum(p.numel() for p in model.parameters()), structure, _probe(state))
+    return Fingerprint(sum(p.numel() for p in model.parameters()), structure, _probe(state), quantization_of(model))
 
 
 def _probe(state: dict[str, Tensor]) -> tuple[float, ...]:
@@ -129,10 +143,14 @@ def _probe(state: dict[str, Tensor]) -> tuple[float, ...]:
     real = _real(state)
     if not real:
         return ()
-    spread = [real[name] for name in sorted(real)]
-    tensors = [spread[i * len(spread) // PROBES] for i in range(PROBES)]
-    tensors += [tensor for tensor in list(real.values())[-2:] for _ in range(HEAD_PROBES)]
-    return tuple(_value(tensor, place) for tensor, place in zip(tensors, _places(), strict=False))
+    spread = sorted(real)
+    names = [spread[i * len(spread) // PROBES] for i in range(PROBES)]
+    names += [name for name in list(real)[-2:] for _ in range(HEAD_PROBES)]
+    places: dict[str, list[int]] = {}
+    for name, place in zip(names, _places(), strict=True):
+        places.setdefault(name, []).append(place)
+    values = {name: iter(_values(real[name], several)) for name, several in places.items()}
+    return tuple(next(values[name]) for name in names)
 
 
 def _real(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -149,19 +167,22 @@ def _values_by_place(model: nn.Module) -> dict[int, list[float]]:
     """place -> the value there in each tensor of the model."""
     places = sorted(set(_places()))
     columns = []
-    for tensor in _real(model.state_dict()).values():
-        flat = tensor.detach().reshape(-1)
+    for tensor in _real(dict(tensors_of(model))).values():
+        flat = numbers_in(tensor).reshape(-1)
         columns.append(flat[torch.tensor([p % len(flat) for p in places], device=flat.device)].double().cpu())
     return dict(zip(places, torch.stack(columns, 1).tolist(), strict=True))
 
 
-def _value(tensor: Tensor, place: int) -> float:
-    """The value at `place` in row-major order, modulo the size; `flatten` would copy a channels_last tensor."""
-    index = []
-    for size in reversed(tensor.shape):
-        place, at = divmod(place, size)
-        index.append(at)
-    return float(tensor[tuple(reversed(index))])
+def _values(tensor: Tensor, places: list[int]) -> list[float]:
+    """The values at these places in row-major order, modulo the size; `flatten` would copy a channels_last tensor."""
+    tensor, found = numbers_in(tensor), []
+    for place in places:
+        index = []
+        for size in reversed(tensor.shape):
+            place, at = divmod(place, size)
+            index.append(at)
+        found.append(float(tensor[tuple(reversed(index))]))
+    return found
 
 
 @torch.no_grad()
@@ -174,10 +195,11 @@ def weights_hash(model: nn.Module) -> str:
     False
     """
     digest = hashlib.blake2b(digest_size=16)
-    for name, value in model.state_dict().items():
-        if isinstance(value, Tensor) and value.device.type != "meta":
+    for name, tensor in tensors_of(model):
+        if tensor.device.type != "meta":
+            value = numbers_in(tensor)
             digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())  # pyright: ignore[reportArgumentType]
+            digest.update(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())  # pyright: ignore[reportArgumentType]
     return digest.hexdigest()
 
 

@@ -12,10 +12,12 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
+from spear_hf.backbones.tensors import quantized_layers
 from spear_hf.boundaries.graph import DataFlow, Edge, edge_of
 from spear_hf.boundaries.inputs import ProbeInputs
 from spear_hf.boundaries.probe_forward import forward, held_still, tensors_in
 from spear_hf.boundaries.slots import Slot
+from spear_hf.errors import NoBoundariesError
 
 _NOT_DATA = ("hidden_states", "attentions")
 """Fields of a ModelOutput that record intermediate tensors; replacing these changes no logits."""
@@ -98,12 +100,27 @@ class _Recorder:
         return self._clock
 
 
+def _no_gradient(model: nn.Module) -> str:
+    integer = quantized_layers(model)
+    what = f"no gradient comes through {type(model).__name__}, so that RSPs in it could not learn: "
+    if not integer:
+        return what + "its forward runs under no_grad or detaches; take that off"
+    name, library = next(iter(integer.items()))
+    return what + (
+        f"its layer {name} is quantised by {library} for inference alone; learn on the float model, or quantise the "
+        "weights alone (torchao's Int8WeightOnlyConfig, quanto)"
+    )
+
+
 class Trace:
     """What one forward of `model` did: `calls` in the order they ended, `first_seen` (edge -> time) and the data flow.
 
     Args:
         model: the network; it is held still during the forward and left as it was.
         inputs: what the model is called with, on the model's device.
+
+    Raises:
+        NoBoundariesError: the logits have no gradient.
 
     >>> import torch
     >>> from spear_hf.boundaries.inputs import ProbeInputs
@@ -123,6 +140,8 @@ class Trace:
                 stack.callback(module.register_forward_pre_hook(recorder.enter, with_kwargs=True).remove)
                 stack.callback(module.register_forward_hook(recorder.leave, with_kwargs=True).remove)
             logits, image = forward(model, inputs)
+        if not logits.requires_grad:
+            raise NoBoundariesError(_no_gradient(model))
         self.calls, self.first_seen = recorder.calls, recorder.first_seen
         self.flow = DataFlow(logits, image)
 

@@ -72,6 +72,8 @@ class ProbeSession:
             placed = candidate.on(device, self.dtype)
             try:
                 self.trace = Trace(network, placed)
+            except NoBoundariesError:  # of any input
+                raise
             except Exception as error:  # a wrong size may raise anything, anywhere in the model's code
                 failures.append(f"{placed.describe()}: {type(error).__name__}: {str(error).strip()[:200]}")
                 continue

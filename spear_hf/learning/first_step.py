@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from spear_hf.backbones.fingerprint import Fingerprint
+from spear_hf.backbones.tensors import quantized_layers
 from spear_hf.config import differences
 from spear_hf.errors import InputError, LaunchError
 from spear_hf.utils.distributed import ProcessGroup
@@ -51,11 +52,15 @@ def refuse_no_gradient(logits: Tensor, values: Mapping[str, Tensor], base: nn.Mo
     lost = sorted({key.rsplit(".", 1)[0] for key, value in values.items() if _edge(value) not in reached})
     if not lost:
         return
-    integer = [name for name, module in base.named_modules() if "quantized" in type(module).__module__]
-    why = f"its layer {integer[0]} is quantised" if integer else "a layer behind it has no gradient (no_grad, detach)"
+    integer = quantized_layers(base)
+    why, way_out = "a layer behind it has no gradient (no_grad, detach)", ""
+    if integer:
+        name, library = next(iter(integer.items()))
+        why = f"its layer {name} is quantised by {library} for inference alone"
+        way_out = ' with check_base="warn"'
     raise InputError(
         f"no gradient reaches the RSPs at boundaries {lost}, so they could not learn: {why}; learn on the float model "
-        "and load the adapter onto this one, or choose later boundaries"
+        f"and load the adapter onto this one{way_out}, or choose later boundaries"
     )
 
 

@@ -28,7 +28,7 @@ from spear_hf.steering.context import VALUES
 from spear_hf.steering.model import SpearModel
 from spear_hf.steering.rsp import RSPValues
 from spear_hf.utils.batch import check_images, validate_batch
-from spear_hf.utils.distributed import ProcessGroup
+from spear_hf.utils.distributed import ProcessGroup, refuse_sharded
 from spear_hf.utils.model_inputs import (
     Further,
     arguments_of,
@@ -494,4 +494,5 @@ def unwrap(model: nn.Module) -> tuple[SpearModel, nn.Module]:
             f"Spear learns for a SpearModel, compiled or in DistributedDataParallel too, not a {type(inner).__name__}; "
             "call get_spear_model(model) first"
         )
+    refuse_sharded(inner)
     return inner, call

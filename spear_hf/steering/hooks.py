@@ -17,6 +17,7 @@ from spear_hf.lean.flow import is_checkpointed
 from spear_hf.steering.context import ForwardCall, Pair, Steering
 from spear_hf.steering.mixing import AlphaMixing, FusedMixing, batch_norms
 from spear_hf.steering.rsp import check_channels, steer
+from spear_hf.utils.distributed import refuse_sharded
 
 
 class BoundaryHook:
@@ -176,7 +177,8 @@ def refuse_unsteerable(base: nn.Module) -> None:
     """Raise where hooks would be skipped, doubled or lost.
 
     Raises:
-        LaunchError: a wrapper for several devices. CompiledBaseError: a compiled or scripted model.
+        LaunchError: a wrapper for several devices, or weights in parts on several processes.
+        CompiledBaseError: a compiled or scripted model.
         AlreadySteeredError: a model that is steered already.
 
     >>> import timm
@@ -186,6 +188,7 @@ def refuse_unsteerable(base: nn.Module) -> None:
         raise LaunchError(
             f"{type(base).__name__} is not steered itself; pass model.module: Spear keeps the processes in step itself"
         )
+    refuse_sharded(base)
     if isinstance(base, torch.jit.ScriptModule):
         raise CompiledBaseError("a scripted model skips hooks; steer the nn.Module it was made from")
     if hasattr(base, "_orig_mod") or any(m._compiled_call_impl is not None for m in base.modules()):

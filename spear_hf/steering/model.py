@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from spear_hf.adapters.arithmetic import check_weights, weighted_state
 from spear_hf.adapters.names import check_name
 from spear_hf.boundaries import Boundary, find_boundaries, select_boundaries, verify_boundaries
+from spear_hf.boundaries.probe_forward import device_of
 from spear_hf.config import SpearConfig
 from spear_hf.errors import AdapterNotFoundError, AdapterSaveError, ConfigError, MergeError
 from spear_hf.steering.classifier import refuse_no_classifier
@@ -264,8 +265,7 @@ class SpearModel(nn.Module):
         self._add(adapter_name, config, select_boundaries(self.boundaries, config.boundaries))
 
     def _add(self, name: str, config: SpearConfig, chosen: list[Boundary]) -> None:
-        device = next((p.device for p in self.base_model.parameters()), torch.device("cpu"))
-        self.adapters.add(name, chosen, device)
+        self.adapters.add(name, chosen, device_of(self.base_model))
         self.peft_config[name] = copy.deepcopy(config)
 
     def set_adapter(self, adapter_name: str | Sequence[str] | None) -> None:

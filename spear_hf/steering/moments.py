@@ -82,7 +82,8 @@ def grouped_statistics(x: Tensor, index: Tensor, count: int) -> tuple[Tensor, Te
     index = index.to(x.device)
     wide = x if x.dtype == torch.float64 else x.float()
     mean, variance = _image_moments(wide.flatten(2) if x.dim() > 2 else wide.unsqueeze(2))
-    images = torch.bincount(index, minlength=count).to(mean.dtype)[:, None]
+    ones = mean.new_ones(len(index))
+    images = mean.new_zeros(count).index_add_(0, index, ones)[:, None]  # no bincount: a compiler cannot take it
     shape = (count, x.shape[1])
     center = mean.new_zeros(shape).index_add_(0, index, mean) / images
     # the variance of a union of equal parts: the mean of theirs, and the variance of their means

@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from spear_hf.errors import InputError, LaunchError, SpearError
+from spear_hf.utils.launch import refuse_fewer_processes
 
 Reduce = Callable[[Tensor], Tensor]
 """From this process's part of a sum to the whole sum, differentiable; for one process the identity."""
@@ -23,6 +24,26 @@ UNSUPPORTED = {
     "MEGATRON_LM": "it splits layers over processes, and then no process sees a whole boundary",
     "XLA": "its collectives are not torch.distributed's",
 }
+
+
+def _unsupported(kind: str, name: str | None = None) -> str:
+    return (
+        f"{name or kind} is not supported: {UNSUPPORTED[kind]}; start plain processes with "
+        "`accelerate launch --multi_gpu`, which share a step's sums and nothing else"
+    )
+
+
+def refuse_sharded(model: nn.Module) -> None:
+    """Raise LaunchError for a model whose weights are in parts on several processes, by FSDP or tensor parallelism.
+
+    >>> refuse_sharded(nn.Linear(3, 2))
+    """
+    for module in model.modules():
+        names = {kind.__name__ for kind in type(module).__mro__}
+        if "FullyShardedDataParallel" in names or "FSDPModule" in names:
+            raise LaunchError(_unsupported("FSDP", "FSDP2 (fully_shard)" if "FSDPModule" in names else None))
+    if any(type(parameter.data).__name__ == "DTensor" for parameter in model.parameters()):
+        raise LaunchError(_unsupported("MEGATRON_LM", "a model of DTensors (tensor parallelism)"))
 
 
 class _AllReduceSum(torch.autograd.Function):
@@ -90,7 +111,8 @@ class ProcessGroup:
         accelerator: an `accelerate.Accelerator`, or None for this process alone.
 
     Raises:
-        LaunchError: a way of sharding that cannot work, or several processes and no accelerator.
+        LaunchError: a way of sharding that cannot work, several processes and no accelerator, or an accelerator that
+            has fewer processes than were asked for.
     """
 
     def __init__(self, accelerator: Any = None) -> None:
@@ -101,10 +123,9 @@ class ProcessGroup:
             )
         kind = str(getattr(getattr(accelerator, "distributed_type", ""), "value", ""))
         if kind in UNSUPPORTED:
-            raise LaunchError(
-                f"{kind} is not supported: {UNSUPPORTED[kind]}; start plain processes with "
-                "`accelerate launch --multi_gpu`, which share a step's sums and nothing else"
-            )
+            raise LaunchError(_unsupported(kind))
+        if accelerator is not None:
+            refuse_fewer_processes(accelerator.num_processes)
         self.count: int = 1 if accelerator is None else accelerator.num_processes
         self.rank: int = 0 if accelerator is None else accelerator.process_index
         self._device = None if accelerator is None else accelerator.device

@@ -37,14 +37,7 @@ def start_accelerator(
     names: list[Any] = [name.strip() for name in (log_with or "").split(",") if name.strip()]
     _check_trackers(names)
     accelerator = Accelerator(cpu=cpu or not _has_device(), log_with=names or None, project_dir=folder)
-    if accelerator.num_processes == 1 and (asked := requested_processes()) > 1:
-        raise LaunchError(
-            f"several processes were asked for and 1 runs; on CPUs start them with "
-            f"`torchrun --nproc_per_node {asked} SCRIPT`, or "
-            f"`accelerate launch --multi_gpu --num_processes {asked} SCRIPT --cpu`; on GPUs `accelerate launch "
-            "--num_processes N SCRIPT` takes at most as many as there are devices; "
-            "for a single process, unset WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
-        )
+    refuse_fewer_processes(accelerator.num_processes)
     if names:
         accelerator.init_trackers("spear_hf")
     return accelerator
@@ -69,6 +62,21 @@ def _check_trackers(names: list[str]) -> None:
     for name in names:
         if name not in {str(getattr(tracker, "value", tracker)) for tracker in get_available_trackers()}:
             raise ConfigError(f"log_with={name!r} needs its package; pip install {name}")
+
+
+def refuse_fewer_processes(running: int) -> None:
+    """Raise LaunchError where one process runs and the launcher was told to start several.
+
+    >>> refuse_fewer_processes(1)
+    """
+    if running == 1 and (asked := requested_processes()) > 1:
+        raise LaunchError(
+            f"several processes were asked for and 1 runs; on CPUs start them with "
+            f"`torchrun --nproc_per_node {asked} SCRIPT`, or "
+            f"`accelerate launch --multi_gpu --num_processes {asked} SCRIPT --cpu`; on GPUs `accelerate launch "
+            "--num_processes N SCRIPT` takes at most as many as there are devices; "
+            "for a single process, unset WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
+        )
 
 
 def requested_processes() -> int:

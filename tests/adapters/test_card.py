@@ -1,4 +1,4 @@
-from dataclasses import replace
+from dataclasses import fields, replace
 from io import StringIO
 from pathlib import Path
 
@@ -6,9 +6,10 @@ import pytest
 from huggingface_hub import ModelCard
 from rich.console import Console
 
-from spear_hf.adapters.card import render_card
+from spear_hf.adapters.card import _configuration, render_card
 from spear_hf.adapters.card_metrics import CardMetrics, CardRow
 from spear_hf.backbones.origin import Origin
+from spear_hf.config import SpearConfig
 from spear_hf.errors import AdapterFormatError
 from spear_hf.evaluation.report import DomainResult, Report
 from spear_hf.steering.model import SpearModel
@@ -36,6 +37,34 @@ def test_a_card_says_what_it_is_for_and_what_it_changed(model: SpearModel, tmp_p
     assert "| 0 | `stem.2` (out) | 8 | 0.2828 | 0.2828 |" in text
     assert "| 1 | `layer1.0` (out) | 8 | not steered | |" in text
     assert "alpha 0.5, learning_rate" in text
+
+
+def test_a_card_lists_every_field_that_differs_from_the_default() -> None:
+    odd = SpearConfig(boundaries=(0, 2), alpha=0.25, tta_views=4, learn_stride=2, adam_beta1=0.8, hard_gate=False)
+    text = _configuration(odd)
+    assert text.endswith(
+        "Other than the defaults: boundaries 0, 2, alpha 0.25, hard_gate False, learn_stride 2, tta_views 4, "
+        "adam_beta1 0.8."
+    )
+    assert "defaults" not in _configuration(SpearConfig())
+
+
+@pytest.mark.parametrize("field", [f.name for f in fields(SpearConfig)])
+def test_no_field_is_left_out_of_a_card(field: str) -> None:
+    odd = {
+        "boundaries": "all",
+        "num_groups": 3,
+        "stem": "patch_embed",
+        "hard_gate": False,
+        "domain_jump": 2.0,
+        "anchor_growth": 3.0,
+        "steps": 2,
+    }
+    default = getattr(SpearConfig(), field)
+    other = odd[field] if field in odd else 0.75 if isinstance(default, float) else default + 1
+    assert (
+        f"{field} {other}" in _configuration(SpearConfig(**{field: other})).rpartition("Other than the defaults: ")[2]
+    )
 
 
 def test_its_front_matter_is_what_the_hub_reads(hub: LoopbackHub, model: SpearModel, tmp_path: Path) -> None:

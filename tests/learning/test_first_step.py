@@ -36,7 +36,7 @@ def quantised() -> nn.Module:
     [
         (Probabilities, r"outputs are probabilities, each row sums to 1.*torch\.log"),
         (Cut, r"no gradient reaches the RSPs at boundaries \['0', '1'\].*no_grad, detach"),
-        (quantised, "its layer fc is quantised; learn on the float model"),
+        (quantised, "its layer fc is quantised by torch.ao for inference alone; learn on the float"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*deprecated")  # torch will drop quantize_dynamic some day
