@@ -22,7 +22,7 @@ OPTIONS: dict[str, Any] = {
 RUN = """
 import json, os, signal, sys
 from pathlib import Path
-from tests.builders import batch_digest
+from tests.builders import batch_digest, shuffled_stream
 
 folder, kill_at, workers, options = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
 stream = shuffled_stream(folder / "images.parquet", num_workers=workers, **options)
