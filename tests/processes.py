@@ -22,11 +22,12 @@ from tests.builders import TinyNet, TinyStream, images_and_labels, picture_rows
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = (32, 5, 1, 1, 32)
 # the gate is closed for the first two of these batches, then open
-CONFIG = SpearConfig.paper(tau=0.817, learning_rate=0.01, boundaries="all", steps=2)
+CONFIG = SpearConfig.paper(tau=0.64, learning_rate=0.01, boundaries="all", steps=2)
 REMEMBERING = dataclasses.replace(
     CONFIG,
+    tau=0.0,
     memory_images=16,
-    domain_jump=1.5,
+    domain_jump=1.1,
     alpha_trial=40,
     learning_rate_batch=16,
     tta_views=4,
