@@ -19,7 +19,7 @@ FEWER = {
     r"^pip install .*\n": "",
     r"(examples/adapt\.py)\n": r"\1 --limit 64\n",  # of 1,024 images of each corruption, which take ten minutes
 }
-"""What a block is spared here; `.ci/run`, which sets up the tests themselves, is left out."""
+"""What a block is spared here; `.ci/run --fast`, which sets up the tests themselves, is left out."""
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def run(root: Path, words: list[str]) -> str:
 def test_the_readme_has_two_commands_first_and_then_the_everyday_job() -> None:
     text = "\n".join(block for _, block in BLOCKS[:3])
     assert BLOCKS[0][1].endswith("examples/adapt.py\n")
-    assert BLOCKS[1][1] == ".ci/run\n"
+    assert BLOCKS[1][1] == ".ci/run --fast\n"
     assert "spear-hf adapt examples/fashion_mnist/resnet foggy/fog/5" in text
 
 
@@ -59,7 +59,7 @@ def test_every_block_runs_as_it_is_pasted(root: Path) -> None:
     python = "\n".join(block for kind, block in BLOCKS if kind == "python")
     outputs = []
     for kind, block in BLOCKS:
-        if kind == "bash" and block != ".ci/run\n":
+        if kind == "bash" and block != ".ci/run --fast\n":
             commands = block
             for pattern, fewer in FEWER.items():
                 commands = re.sub(pattern, fewer, commands, flags=re.M)
