@@ -59,10 +59,11 @@ def test_the_readme_has_two_commands_first_and_then_the_everyday_job() -> None:
 @pytest.mark.timeout(900)  # eleven commands, each of which starts a process
 @pytest.mark.parametrize("commands", SHELL, ids=lambda commands: commands.split()[0])
 def test_a_block_of_commands_runs_as_it_is_pasted(root: Path, commands: str) -> None:
+    here = commands
     for pattern, fewer in FEWER.items():
-        commands = re.sub(pattern, fewer, commands, flags=re.M)
-    printed = run(root, ["bash", "-c", f"{CAREFUL}\n{commands}"])
-    assert ("│ mean " in printed) == ("examples/adapt.py --limit" in commands)  # the table of the main job
+        here = re.sub(pattern, fewer, here, flags=re.M)
+    printed = run(root, ["bash", "-c", f"{CAREFUL}\n{here}"])
+    assert commands != SHELL[0] or "│ mean " in printed  # the table of the main job
 
 
 @pytest.mark.slow
