@@ -11,6 +11,7 @@ from typing import Any
 
 from spear_hf.adapters.containment import contained
 from spear_hf.backbones.fingerprint import Fingerprint
+from spear_hf.backbones.head import Head
 from spear_hf.backbones.origin import LIBRARIES, Origin
 from spear_hf.boundaries import Boundary, select_boundaries
 from spear_hf.config import SpearConfig
@@ -28,6 +29,7 @@ _FIELDS = {
     "base_model_name_or_path",
     "base_model_revision",
     "format_version",
+    "head",
     "peft_type",
     "spear_version",
     *_REQUIRED,
@@ -46,6 +48,7 @@ class AdapterConfig:
         origin: how to build that base again, as far as it is known.
         base_class: the name of the base's class, for messages.
         spear_version: of the package that wrote the file.
+        head: how logits come out of a base that is no classifier by itself.
 
     >>> from spear_hf.adapters.adapter_config import AdapterConfig
     >>> from spear_hf.backbones.fingerprint import Fingerprint
@@ -62,6 +65,7 @@ class AdapterConfig:
     origin: Origin = field(default_factory=Origin)
     base_class: str = "the base"
     spear_version: str = "unknown"
+    head: Head = field(default_factory=Head)
 
     @property
     def chosen(self) -> list[Boundary]:
@@ -87,6 +91,7 @@ class AdapterConfig:
             "base_model_class": self.base_class,
             "base_model_fingerprint": self.fingerprint.to_dict(),
         }
+        data |= {"head": head} if (head := self.head.to_dict()) else {}
         return json.dumps(data | self._essence(), indent=2, sort_keys=True) + "\n"
 
     def header(self) -> str:
@@ -187,6 +192,7 @@ def parse_config(data: object, path: str = CONFIG_NAME) -> AdapterConfig:
             _origin(data),
             _text(data.get("base_model_class") or "the base"),
             _text(data.get("spear_version") or "unknown"),
+            Head.from_dict(data.get("head", {})),
         )
         _check_boundaries(config)
     except (ConfigError, BoundaryError) as error:

@@ -24,6 +24,7 @@ from spear_hf.adapters.serialization import (
 from spear_hf.config import SpearConfig
 from spear_hf.errors import AdapterFormatError
 from spear_hf.utils.folders import settle
+from spear_hf.utils.validation import first_of
 
 CARD_NAME = "README.md"
 MAX_CARD_BYTES = 1_000_000
@@ -285,18 +286,32 @@ def _summary(config: AdapterConfig, state: Mapping[str, Tensor], results: CardMe
         "online from unlabeled images"
     )
     seen = sum(row.n for row in results.online) if results else 0
-    return text + (f": {seen:,} of {_text(results.dataset)}." if results and seen else ".")
+    text += f": {seen:,} of {_text(results.dataset)}." if results and seen else "."
+    return text + _head(config)
+
+
+def _head(config: AdapterConfig) -> str:
+    """Where the logits come from, where the base is no classifier by itself."""
+    head, text = config.head, ""
+    if head.labels:
+        text += f" The classes are the labels {_text(first_of(head.labels, 5))}"
+        text += f", in the prompts {_text(first_of([repr(t) for t in head.templates], 3))}."
+    if head.path or head.function:
+        where = head.function or " > ".join(map(str, head.path))
+        text += f" The logits are at `{_code(where)}` in what the base returns."
+    return text
 
 
 def _usage(config: AdapterConfig, source: str, subfolder: str | None) -> str:
     where = f", subfolder={_literal(subfolder)}" if subfolder else ""
+    further = ", logits=..." if config.head.function else ", processor=processor" if config.head.labels else ""
     lines = ["from spear_hf import AutoSpearModel, Spear, SpearModel", ""]
-    if config.origin.library == "torch":
+    if config.origin.library == "torch" or config.head.function:
         lines[0] = "from spear_hf import Spear, SpearModel"
     else:
         lines.append(f"model = AutoSpearModel.from_pretrained({_literal(source)}{where})  # builds the base too")
     lines += [
-        f"model = SpearModel.from_pretrained(base, {_literal(source)}{where})  # on a base that you have",
+        f"model = SpearModel.from_pretrained(base, {_literal(source)}{where}{further})  # on a base that you have",
         "logits = model(pixel_values)  # steered, learns nothing",
         "logits = Spear(model).step(pixel_values)  # answers, then goes on learning from this stream",
     ]

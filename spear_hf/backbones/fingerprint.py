@@ -6,6 +6,7 @@ Quantised weights are probed for the floats that they stand for, and are another
 """
 
 import hashlib
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from spear_hf.backbones.tensors import numbers_in, quantization_of, tensors_of
 
 PROBES = 64
+_WRAPPERS = re.compile(r"^(timm_model|two_tower)\.")  # transformers' around a timm model, ours around CLIP
 HEAD_PROBES = 8  # values of each of the last two tensors, because another head on the same body is another base
 TOLERANCE = 0.02  # bf16 changes a value by at most 0.4 %; another training run changes nearly all by more than 2 %
 CLOSE = 0.004  # of values whose tensor is not known by name: with 2 % chance would find a partner for each
@@ -132,7 +134,7 @@ def fingerprint(model: nn.Module) -> Fingerprint:
     >>> fingerprint(model).difference(fingerprint(model)) is None
     True
     """
-    state = {name.removeprefix("timm_model."): value for name, value in tensors_of(model)}
+    state = {_WRAPPERS.sub("", name): value for name, value in tensors_of(model)}
     shapes = sorted(f"{name}:{tuple(value.shape)}" for name, value in state.items())
     structure = hashlib.sha256("\n".join(shapes).encode()).hexdigest()
     return Fingerprint(sum(p.numel() for p in model.parameters()), structure, _probe(state), quantization_of(model))

@@ -3,6 +3,7 @@
 import difflib
 import json
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from torch import nn
 from spear_hf.backbones.origin import Origin, as_folder, origin_of, remember_origin
 from spear_hf.backbones.torchvision_models import PREFIX, build_torchvision, torchvision_names
 from spear_hf.backbones.weights import check_weights, classes_in, put_weights, read_weights
+from spear_hf.backbones.zero_shot import ZeroShotClassifier
 from spear_hf.errors import ModelNotFoundError
 from spear_hf.utils.validation import first_line
 
@@ -26,6 +28,8 @@ def load_base_model(
     checkpoint_entry: str | None = None,
     num_classes: int | None = None,
     pretrained: bool = True,
+    labels: Sequence[str] | None = None,
+    templates: Sequence[str] | str | None = None,
 ) -> nn.Module:
     """An image classifier in evaluation mode, with pretrained weights by default.
 
@@ -40,6 +44,8 @@ def load_base_model(
         checkpoint_entry: the entry of that file that holds the weights; None finds it.
         num_classes: of the head; None takes what the checkpoint has.
         pretrained: False builds the architecture with random weights.
+        labels, templates: for a transformers model of images and texts (CLIP, SigLIP), which then classifies by
+            these labels: see `ZeroShotClassifier`. Its tokenizer is loaded from the same place.
 
     >>> from spear_hf import load_base_model
     >>> load_base_model("test_resnet", pretrained=False).num_classes
@@ -52,6 +58,10 @@ def load_base_model(
     name = name.removeprefix("local-dir:").removeprefix("hf-hub:")
     if num_classes is not None and num_classes < 2:
         raise ModelNotFoundError(f"num_classes={num_classes} is not allowed; a classifier has 2 classes or more")
+    if labels is not None:
+        if checkpoint is not None or num_classes is not None:
+            raise ModelNotFoundError("checkpoint= and num_classes= were given with labels=; leave them out")
+        return _zero_shot(name, revision, labels, templates).eval()
     if checkpoint is None:
         if pretrained and num_classes is not None:
             raise ModelNotFoundError(
@@ -73,6 +83,25 @@ def load_base_model(
     remember_origin(model, origin)
     check_weights(model, str(checkpoint or name))
     return model.eval()
+
+
+def _zero_shot(
+    name: str, revision: str | None, labels: Sequence[str], templates: Sequence[str] | str | None
+) -> nn.Module:
+    """The transformers model of images and texts, as a classifier of these labels."""
+    from transformers import AutoModel, AutoTokenizer
+
+    where: dict[str, Any] = {"trust_remote_code": False, "revision": revision or "main"}
+    try:
+        model, tokenizer = AutoModel.from_pretrained(name, **where), AutoTokenizer.from_pretrained(name, **where)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise _no_weights(name, error) from error
+    check_weights(model, name)
+    origin = origin_of(model)
+    is_folder = Path(name).expanduser().exists()
+    origin = Origin(origin.library, as_folder(name)) if is_folder else replace(origin, revision=revision)
+    remember_origin(model, origin)
+    return ZeroShotClassifier(model, labels, tokenizer, templates)
 
 
 def _from_checkpoint(

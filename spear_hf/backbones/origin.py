@@ -116,6 +116,7 @@ def origin_of(model: nn.Module) -> Origin:
     stored = getattr(model, "_spear_origin", None)
     if isinstance(stored, Origin):
         return stored
+    model = getattr(model, "two_tower", model)  # of a ZeroShotClassifier
     if any(kind.__module__.startswith("transformers.") for kind in type(model).__mro__):
         name = getattr(model, "name_or_path", None) or None
         return Origin("transformers", name if name is None or _came_from_hub(name) else as_folder(name))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from spear_hf.boundaries.inputs import ProbeInputs
 from spear_hf.boundaries.slots import Slot
+from spear_hf.utils.batch import no_logits
 
 _STRUCTURE = ("_parameters", "_buffers", "_modules")
 """The attributes of a module that hold its tensors and children, which a probe treats apart from all others."""
@@ -53,10 +54,10 @@ def _logits_in(output: Any) -> Tensor:
         return output["logits"]
     if isinstance(output, Tensor):
         return output
-    first = next(tensors_in(output), None)
-    if first is None:
-        raise TypeError(f"the model returned a {type(output).__name__} without a tensor; a classifier returns logits")
-    return first[1]
+    found = list(tensors_in(output))
+    if len(found) != 1:  # which of several it is would be a guess
+        raise no_logits(output)
+    return found[0][1]
 
 
 def forward(model: nn.Module, inputs: ProbeInputs) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,13 @@ from spear_hf.boundaries.inputs import candidate_inputs
 from spear_hf.boundaries.probe_forward import device_of, dtype_of, meta_replica
 from spear_hf.boundaries.slots import Slot
 from spear_hf.boundaries.trace import Trace, Value, channel_axis
-from spear_hf.errors import BoundaryNotFiredError, BoundaryNotFoundError, NoBoundariesError, UnsupportedOutputError
+from spear_hf.errors import (
+    BoundaryNotFiredError,
+    BoundaryNotFoundError,
+    InputError,
+    NoBoundariesError,
+    UnsupportedOutputError,
+)
 
 _META = torch.device("meta")
 
@@ -36,6 +42,7 @@ class ProbeSession:
 
     Raises:
         NoBoundariesError: the model answered none of the probe inputs.
+        InputError: it answered with something that holds no logits.
 
     >>> import torch
     >>> from spear_hf.boundaries import Boundary
@@ -72,7 +79,7 @@ class ProbeSession:
             placed = candidate.on(device, self.dtype)
             try:
                 self.trace = Trace(network, placed)
-            except NoBoundariesError:  # of any input
+            except (InputError, NoBoundariesError):  # it answers without logits, or cannot be probed with any input
                 raise
             except Exception as error:  # a wrong size may raise anything, anywhere in the model's code
                 failures.append(f"{placed.describe()}: {type(error).__name__}: {str(error).strip()[:200]}")

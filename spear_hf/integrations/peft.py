@@ -203,6 +203,11 @@ class SpearPeftModel(BaseTuner):
         config = peft_config.parsed()
         if any(boundary.part for boundary in config.boundaries):
             raise AdapterFormatError("PEFT cannot steer a boundary of several tensors; use SpearModel.from_pretrained")
+        if config.head.to_dict():
+            raise AdapterFormatError(
+                f"this adapter says where logits come from ({', '.join(config.head.to_dict())}), and PEFT cannot: use "
+                "SpearModel.from_pretrained"
+            )
         if config.spear_config.alpha > 0 and any(True for _ in batch_norms(model)):
             raise AdapterFormatError(
                 f"this adapter mixes batch statistics (alpha={config.spear_config.alpha:g}), which PEFT cannot do: "

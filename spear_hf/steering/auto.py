@@ -9,6 +9,7 @@ from spear_hf.backbones.load import load_base_model
 from spear_hf.backbones.origin import is_hub_id
 from spear_hf.errors import AdapterFormatError
 from spear_hf.steering.loading import CheckBase, load_spear_model
+from spear_hf.steering.logits_reader import Logits
 from spear_hf.steering.model import SpearModel
 
 
@@ -31,6 +32,7 @@ class AutoSpearModel:
         adapter_name: str = "default",
         check_base: CheckBase = "error",
         inputs: Any = None,
+        logits: Logits | None = None,
     ) -> SpearModel:
         """A SpearModel over the base that the adapter names, pinned to the commit it was learned on.
 
@@ -38,7 +40,7 @@ class AutoSpearModel:
             source, revision, subfolder, token: the adapter, as for `spear_hf.adapters.download.fetch`.
             base_model: a name for `load_base_model`, in place of the one that the adapter gives.
             checkpoint: the base's weights, where its name has none of its own.
-            adapter_name, check_base, inputs: as for `SpearModel.from_pretrained`.
+            adapter_name, check_base, inputs, logits: as for `SpearModel.from_pretrained`.
 
         Raises:
             AdapterFormatError: the adapter does not say how to build its base, or, coming from the Hub, names a place
@@ -49,8 +51,10 @@ class AutoSpearModel:
         config = read_config(folder)
         name = base_model or named_base(config, is_local=Path(source).expanduser().exists())
         pinned = config.origin.revision if base_model is None else None
-        base = load_base_model(name, revision=pinned, checkpoint=checkpoint)
-        return load_spear_model(base, folder, adapter_name=adapter_name, check_base=check_base, inputs=inputs)
+        words: dict[str, Any] = {"labels": config.head.labels, "templates": config.head.templates}
+        base = load_base_model(name, revision=pinned, checkpoint=checkpoint, **(words if config.head.labels else {}))
+        options: dict[str, Any] = {"check_base": check_base, "inputs": inputs, "logits": logits}
+        return load_spear_model(base, folder, adapter_name=adapter_name, **options)
 
 
 def named_base(config: AdapterConfig, *, is_local: bool) -> str:

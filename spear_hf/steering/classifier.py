@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import nn
 
+from spear_hf.backbones.zero_shot import ZeroShotClassifier, has_two_towers
 from spear_hf.errors import InputError
 
 HEADS = ("fc", "classifier", "head", "heads")
@@ -21,6 +22,11 @@ def refuse_no_classifier(base: nn.Module) -> None:
         InputError: a feature extractor, a regression or multi-label head, or an output of probabilities.
     """
     kind, config = type(base).__name__, getattr(base, "config", None)
+    if has_two_towers(base) and not isinstance(base, ZeroShotClassifier):
+        raise InputError(
+            f"{kind} gives scores to pairs of images and texts, and is no classifier without labels; name the classes: "
+            'get_spear_model(model, labels=["cat", "dog"], processor=processor)'
+        )
     problem = getattr(config, "problem_type", None)
     if problem in ("regression", "multi_label_classification"):
         raise InputError(f"{kind} has problem_type={problem!r}; allowed is a classifier with one label for each image")

@@ -16,9 +16,12 @@ from spear_hf.adapters.arithmetic import deviations
 from spear_hf.adapters.download import Token, fetch
 from spear_hf.adapters.names import check_name
 from spear_hf.adapters.serialization import read_adapter
+from spear_hf.backbones.head import Head
+from spear_hf.backbones.zero_shot import ZeroShotClassifier, has_two_towers, model_inside
 from spear_hf.boundaries import Boundary, find_boundaries, verify_boundaries
 from spear_hf.errors import AdapterFormatError, AdapterLoadError, BaseModelMismatchError
 from spear_hf.steering.hooks import refuse_unsteerable
+from spear_hf.steering.logits_reader import Logits, LogitsReader, head_of
 from spear_hf.steering.model import SpearModel
 
 CheckBase = Literal["error", "warn", "off"]
@@ -52,14 +55,18 @@ def load_spear_model(
     adapter_name: str = "default",
     check_base: CheckBase = "error",
     inputs: Any = None,
+    logits: Logits | None = None,
+    processor: Any = None,
 ) -> SpearModel:
-    """A SpearModel over `model`, steered by a saved adapter.
+    """A SpearModel over `model`, steered by a saved adapter; labels and templates are those that were saved.
 
     Args:
         source, revision, subfolder, token: a folder or a Hub repo, as for `spear_hf.adapters.download.fetch`.
         check_base: what to do where `model` is not the base that the adapter was learned on. Channel counts are
             checked in any case.
         inputs: as in `get_spear_model`.
+        logits: as in `get_spear_model`; needed again where it was a function, for no file may name code to run.
+        processor: for a model of images and texts, as in `get_spear_model`.
 
     Raises:
         AdapterError, BoundaryError, and what `fetch` raises: nothing of `model` is changed.
@@ -68,8 +75,13 @@ def load_spear_model(
     refuse_unsteerable(model)
     check_name(adapter_name)
     config, state = read_adapter(folder)
-    boundaries = _boundaries_in(model, config, is_base_of(config, model, check_base), inputs)
-    steered = SpearModel(model, config.spear_config, adapter_name=adapter_name, boundaries=boundaries, probe=False)
+    reads = _logits_of(config, logits)
+    base = _with_labels_of(config, model, processor)
+    head = head_of(base, None if reads is None else LogitsReader(reads))
+    boundaries = _boundaries_in(base, config, is_base_of(config, base, check_base, head), inputs)
+    options: dict[str, Any] = {"boundaries": boundaries, "probe": False, "logits": reads}
+    steered = SpearModel(base, config.spear_config, adapter_name=adapter_name, **options)
+    steered.unwraps = base is not model
     steered.restore(state, adapter_name)
     _report(adapter_name, config, state)
     return steered
@@ -100,7 +112,7 @@ def load_adapter(
     if not held:
         check_name(adapter_name, model.peft_config)
     config, state = read_adapter(folder)
-    is_base_of(config, model.base_model, check_base)
+    is_base_of(config, model.base_model, check_base, model.head)
     _check_same_boundaries(model, config)
     if not held:
         model.add_adapter(adapter_name, config.spear_config)
@@ -120,19 +132,45 @@ def load_adapter(
     return _report(adapter_name, config, state)
 
 
-def is_base_of(config: AdapterConfig, model: nn.Module, check_base: CheckBase = "error") -> bool:
+def _logits_of(config: AdapterConfig, logits: Logits | None) -> Logits | None:
+    """Where the logits are: as given, else as saved."""
+    if logits is None and config.head.function is not None:
+        raise AdapterLoadError(
+            f"this adapter was learned on logits that the function {config.head.function!r} took from the model's "
+            "output, and no file may name code to run; pass that function: logits="
+        )
+    return logits if logits is not None else config.head.path or None
+
+
+def _with_labels_of(config: AdapterConfig, model: nn.Module, processor: Any) -> nn.Module:
+    """The model, inside a ZeroShotClassifier of the saved labels where it is none yet."""
+    if not config.head.labels or not has_two_towers(model) or isinstance(model, ZeroShotClassifier):
+        return model
+    return ZeroShotClassifier(model, config.head.labels, processor, config.head.templates)
+
+
+def is_base_of(
+    config: AdapterConfig, model: nn.Module, check_base: CheckBase = "error", head: Head | None = None
+) -> bool:
     """Whether the adapter was learned on this very model; where it was not, raise, warn or keep quiet.
+
+    Args:
+        config: of the adapter.
+        model: a base.
+        check_base: what to do.
+        head: how its logits come out; None is not compared.
 
     Raises:
         BaseModelMismatchError: with check_base="error".
     """
     if check_base not in ("error", "warn", "off"):
         raise AdapterFormatError(f'check_base={check_base!r} is not known; allowed are "error", "warn" and "off"')
-    difference = config.fingerprint.difference_from(model)
+    difference = config.fingerprint.difference_from(model) or (head and config.head.difference(head))
     if difference is None:
         return True
+    kind = type(model_inside(model)).__name__
     text = (
-        f"this adapter was learned on {config.base_name}; the model given, {type(model).__name__}, has {difference}; "
+        f"this adapter was learned on {config.base_name}; the model given, {kind}, has {difference}; "
         'load the right base, or pass check_base="warn" to steer another on purpose'
     )
     if check_base == "error":

@@ -8,7 +8,7 @@ import copy
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 from spear_hf.adapters.arithmetic import check_weights, weighted_state
 from spear_hf.adapters.names import check_name
+from spear_hf.backbones.head import Head
+from spear_hf.backbones.zero_shot import ZeroShotClassifier, as_classifier, model_inside
 from spear_hf.boundaries import Boundary, find_boundaries, select_boundaries, verify_boundaries
 from spear_hf.boundaries.probe_forward import device_of
 from spear_hf.config import SpearConfig
@@ -26,6 +28,7 @@ from spear_hf.steering.classifier import refuse_no_classifier
 from spear_hf.steering.context import VALUES, AdapterChoice, Pair, Steering, SteeringContext
 from spear_hf.steering.hooks import Attachment, refuse_unsteerable
 from spear_hf.steering.interop import forward_like, make_known_to_pipelines
+from spear_hf.steering.logits_reader import Logits, LogitsReader, head_of
 from spear_hf.steering.mixing import batch_norms, scripted_batch_norms
 from spear_hf.steering.rsp import RSP, Adapters
 from spear_hf.utils.distributed import BatchShard
@@ -47,6 +50,10 @@ def get_spear_model(
     adapter_name: str = "default",
     boundaries: Sequence[Boundary] | None = None,
     inputs: Any = None,
+    logits: Logits | None = None,
+    labels: Sequence[str] | None = None,
+    templates: Sequence[str] | str | None = None,
+    processor: Any = None,
 ) -> "SpearModel":
     """A SpearModel over `model`, frozen and steered in place; with identity RSPs its logits stay bit-identical.
 
@@ -58,19 +65,27 @@ def get_spear_model(
         adapter_name: the name of the first adapter, active at once.
         boundaries: where z_0..z_L are, if you know better than `find_boundaries`; verified all the same.
         inputs: an example input (tensor, or dict of keyword arguments) for the probe, where none can be made up.
+        logits: where the logits are in what the model returns, if that is neither a tensor nor has `.logits`: a key,
+            an attribute or a place ("main", 0), several of them, or a function. The steered model returns them alone.
+        labels: the classes, for a model of images and texts (CLIPModel, SiglipModel): see `ZeroShotClassifier`.
+        templates, processor: of that classifier.
 
     Raises:
-        NoBoundariesError, BoundaryNotFoundError, AlreadySteeredError, CompiledBaseError, LaunchError: nothing is
-            changed.
+        NoBoundariesError, BoundaryNotFoundError, AlreadySteeredError, CompiledBaseError, LaunchError, ConfigError,
+            InputError: nothing is changed.
     """
-    return SpearModel(model, config or SpearConfig(), adapter_name=adapter_name, boundaries=boundaries, inputs=inputs)
+    base = as_classifier(model, labels, processor, templates)
+    options: dict[str, Any] = {"boundaries": boundaries, "inputs": inputs, "logits": logits}
+    steered = SpearModel(base, config or SpearConfig(), adapter_name=adapter_name, **options)
+    steered.unwraps = base is not model
+    return steered
 
 
 class SpearModel(nn.Module):
     """A frozen base model with named adapters of RSPs; attributes it lacks are looked up on the base.
 
     Args:
-        base, config, adapter_name, boundaries, inputs: as for `get_spear_model`.
+        base, config, adapter_name, boundaries, inputs, logits: as for `get_spear_model`.
         probe: False takes `boundaries` as they are, where an earlier probe of this very base has proved them.
 
     Attributes:
@@ -79,6 +94,7 @@ class SpearModel(nn.Module):
         has_batch_norms: whether alpha > 0 changes anything here.
         adapters: name -> boundary key -> RSP.
         peft_config: name -> SpearConfig.
+        unwraps: whether `unload` takes the base out of a ZeroShotClassifier that it was put into here.
 
     A model holds no state of a call or a stream: any number of threads may call it, and step a learner on it meanwhile.
 
@@ -91,6 +107,7 @@ class SpearModel(nn.Module):
 
     base_model: nn.Module
     adapters: Adapters
+    unwraps = False
 
     def __init__(
         self,
@@ -101,18 +118,22 @@ class SpearModel(nn.Module):
         boundaries: Sequence[Boundary] | None = None,
         inputs: Any = None,
         probe: bool = True,
+        logits: Logits | None = None,
     ) -> None:
         super().__init__()
         refuse_unsteerable(base)
         refuse_no_classifier(base)
         check_name(adapter_name)
-        if boundaries is None:
-            found = find_boundaries(base, config.num_groups, stem=config.stem, inputs=inputs)
-        else:
-            found = verify_boundaries(base, list(boundaries), inputs) if probe else list(boundaries)
-        chosen = select_boundaries(found, config.boundaries)  # refused, if at all, before anything is changed
+        reader = None if logits is None else LogitsReader(logits)
+        with nullcontext() if reader is None else reader.attached(base):  # boundaries are proved for these logits
+            if boundaries is None:
+                found = find_boundaries(base, config.num_groups, stem=config.stem, inputs=inputs)
+            else:
+                found = verify_boundaries(base, list(boundaries), inputs) if probe else list(boundaries)
+            chosen = select_boundaries(found, config.boundaries)  # refused, if at all, before anything is changed
 
         self.base_model = base
+        self._reader = reader
         self.boundaries = found
         self.adapters = Adapters()
         self.peft_config: dict[str, SpearConfig] = {}
@@ -135,7 +156,10 @@ class SpearModel(nn.Module):
 
     def unload(self) -> nn.Module:
         """The base exactly as it came in: hooks gone, requires_grad and training flags restored; adapters stay here."""
-        return self._attachment.undo()
+        base = self._attachment.undo()
+        if self._reader is not None:
+            self._reader.undo()
+        return base.two_tower if self.unwraps and isinstance(base, ZeroShotClassifier) else base
 
     def get_base_model(self) -> nn.Module:
         """The base, still steered by the active adapter; `unload` gives it back as it was."""
@@ -463,6 +487,11 @@ class SpearModel(nn.Module):
             raise AdapterSaveError("no adapter is active; name one: save_pretrained(folder, adapter_name=...)")
         return save_with_card(self.adapter_config(name, origin), self.snapshot(name), folder, source, results)
 
+    @property
+    def head(self) -> Head:
+        """How logits come out of a base that is no classifier by itself; empty for a classifier."""
+        return head_of(self.base_model, self._reader)
+
     def adapter_config(self, adapter_name: str, origin: "Origin | None" = None) -> "AdapterConfig":
         """What adapter_config.json says of one adapter."""
         import spear_hf
@@ -477,8 +506,9 @@ class SpearModel(nn.Module):
             tuple(self.boundaries),
             fingerprint(base),
             pinned(origin or origin_of(base)),
-            type(base).__name__,
+            type(model_inside(base)).__name__,
             spear_hf.__version__,
+            self.head,
         )
 
     def push_to_hub(
@@ -519,7 +549,7 @@ class SpearModel(nn.Module):
         """The base steered by a saved adapter from a folder or the Hub, loaded strictly.
 
         Args:
-            options: adapter_name, check_base, inputs, revision, subfolder, token, as for
+            options: adapter_name, check_base, inputs, logits, processor, revision, subfolder, token, as for
                 `spear_hf.steering.loading.load_spear_model`.
         """
         from spear_hf.steering.loading import load_spear_model

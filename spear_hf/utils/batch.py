@@ -78,13 +78,46 @@ def check_images(x: Tensor, *, may_be_empty: bool = False) -> None:
 
 def logits_of(output: Any) -> Tensor:
     """The (B, K) logits in what a classifier returns: a tensor, or a transformers ModelOutput."""
-    logits = getattr(output, "logits", output)
-    if not isinstance(logits, Tensor) or logits.dim() != 2:
-        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise InputError(f"the model returned {shape}, a classifier returns (B, K) logits or an output with .logits")
-    if logits.shape[1] < 2:
+    found = output.get("logits", output) if isinstance(output, Mapping) else getattr(output, "logits", output)
+    if not isinstance(found, Tensor) or found.dim() != 2:
+        raise no_logits(found)
+    if found.shape[1] < 2:
         raise InputError(
-            f"the model returned {logits.shape[1]} logit for each image, which is no choice between classes; give "
+            f"the model returned {found.shape[1]} logit for each image, which is no choice between classes; give "
             "two or more: torch.stack([-z / 2, z / 2], 1) makes two of one"
         )
-    return logits
+    return found
+
+
+def no_logits(output: Any) -> InputError:
+    """The error for an output that is no logits; it says what came, and how to name them.
+
+    >>> import torch
+    >>> str(no_logits(torch.zeros(2, 3, 8, 8)))[:40]
+    'the model returned a tensor (2, 3, 8, 8)'
+    """
+    return InputError(
+        f"the model returned {contents(output)}; a classifier returns (B, K) logits, or an output with .logits; say "
+        "where they are: get_spear_model(model, logits=...) with a key, a place, or a function such as "
+        "logits=lambda out: out[0]"
+    )
+
+
+def contents(output: Any) -> str:
+    """What a model returned, in words.
+
+    >>> import torch
+    >>> contents({"main": torch.zeros(2, 3), "aux": [torch.zeros(1)]})
+    "a dict of 'main' (2, 3), 'aux' list"
+    """
+    if isinstance(output, Tensor):
+        return f"a tensor {tuple(output.shape)}"
+    if isinstance(output, Mapping):
+        named: list[tuple[Any, Any]] = list(output.items())
+    elif isinstance(output, (tuple, list)) and not hasattr(output, "_fields"):
+        named = list(enumerate(output))
+    else:
+        fields = getattr(output, "_fields", None) or vars(output) if hasattr(output, "__dict__") else ()
+        named = [(name, getattr(output, name)) for name in fields]
+    shown = [f"{name!r} {tuple(v.shape) if isinstance(v, Tensor) else type(v).__name__}" for name, v in named[:8]]
+    return f"a {type(output).__name__}" + (f" of {', '.join(shown)}" if shown else "")

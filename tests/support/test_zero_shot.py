@@ -1,0 +1,138 @@
+"""Zero-shot: models of images and texts.
+
+`get_spear_model(model, labels=[...], processor=processor)` makes a classifier of CLIP or SigLIP: the texts are encoded
+once and frozen, the RSPs are in the vision tower, and logits have the model's own scale. Tested on small random models
+of the real classes.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+from transformers import CLIPImageProcessor, pipeline
+
+from spear_hf import AutoSpearModel, Spear, SpearModel, get_spear_model, load_base_model
+from spear_hf.backbones.zero_shot import ZeroShotClassifier
+from spear_hf.errors import BaseModelMismatchError, ConfigError, InputError
+from tests.builders import tiny_vit
+from tests.support.table import refused, works
+from tests.two_towers import (
+    LABELS,
+    LONGEST,
+    TEMPLATES,
+    images_for,
+    save_clip,
+    tiny_clip,
+    tiny_siglip,
+    tiny_siglip2,
+    word_tokenizer,
+)
+
+TOKENIZER = word_tokenizer()
+WORDS: dict[str, Any] = {"labels": LABELS, "processor": TOKENIZER}
+
+
+def own_logits(model: Any, images: dict[str, Tensor], template: str = TEMPLATES[0]) -> Tensor:
+    """What the model itself gives to these images and prompts."""
+    full = {"padding": "max_length", "max_length": LONGEST} if "siglip" in model.config.model_type else {}
+    prompts = [template.replace("{}", label) for label in LABELS]
+    tokens = TOKENIZER(prompts, return_tensors="pt", return_token_type_ids=False, **full)
+    return model(**tokens, **images).logits_per_image.detach()
+
+
+@works("CLIPModel, SiglipModel, Siglip2Model with `labels=`", "the model's own logits, then it learns")
+@pytest.mark.parametrize("make", [tiny_clip, tiny_siglip, tiny_siglip2])
+def test_two_towers_answer_as_the_model_and_learn(make: Any) -> None:
+    base = make()
+    images, before = images_for(base), {name: value.clone() for name, value in base.state_dict().items()}
+    expected = own_logits(base, images)
+    model = get_spear_model(base, **WORDS)
+    tta = Spear(model)
+    torch.testing.assert_close(tta.step(**images), expected)
+    assert tta.last.adapted
+    assert all("vision_model" in boundary.module for boundary in model.boundaries)
+    assert model.unload() is base
+    assert all(torch.equal(value, before[name]) for name, value in base.state_dict().items())
+
+
+@works("prompt templates: `templates=[...]`", "the mean of the prompts' directions")
+def test_templates_are_averaged() -> None:
+    one, other, both = (
+        ZeroShotClassifier(tiny_clip(), **WORDS, templates=t).text_embeds for t in (*TEMPLATES, TEMPLATES)
+    )
+    torch.testing.assert_close(both, torch.nn.functional.normalize(one + other, dim=-1))
+
+
+@works("save and load", "labels and templates are in the adapter; the tokenizer is given, or is where the model is")
+def test_labels_and_templates_are_saved(tmp_path: Path) -> None:
+    model, images = get_spear_model(tiny_clip(), **WORDS, templates=TEMPLATES), images_for(None)
+    Spear(model).step(**images)
+    model.save_pretrained(tmp_path)
+    assert "bird" in (tmp_path / "README.md").read_text()
+    again = SpearModel.from_pretrained(tiny_clip(), tmp_path, processor=TOKENIZER)
+    assert again.head == model.head
+    assert torch.equal(again(**images).logits, model(**images).logits)
+
+
+@pytest.mark.slow
+@works("`AutoSpearModel.from_pretrained(adapter)`", "builds the model and its labels too")
+def test_auto_builds_the_model_and_its_labels(tmp_path: Path) -> None:
+    model = get_spear_model(load_base_model(str(save_clip(tmp_path / "clip")), labels=LABELS))
+    Spear(model).step(**images_for(None))
+    again = AutoSpearModel.from_pretrained(model.save_pretrained(tmp_path / "fog"))
+    assert torch.equal(again(**images_for(None)).logits, model(**images_for(None)).logits)
+
+
+@works('`pipeline("image-classification", model=steered)`, and `Trainer`', "the labels; a loss where labels are given")
+def test_a_pipeline_of_a_zero_shot_model() -> None:
+    model = get_spear_model(tiny_clip(), **WORDS)
+    processor = CLIPImageProcessor(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
+    found = pipeline("image-classification", model=model, image_processor=processor)(Image.new("RGB", (40, 40), "red"))
+    assert {each["label"] for each in found} == set(LABELS)
+    assert model(**images_for(None), labels=torch.tensor([0, 1, 2, 0])).loss > 0
+
+
+@refused("CLIPModel without labels", InputError, "name the classes: get_spear_model(model, labels=")
+def test_two_towers_without_labels() -> None:
+    get_spear_model(tiny_clip())
+
+
+@refused("labels for a classifier", ConfigError, "has no text tower; allowed is a model of images and texts")
+def test_labels_for_a_classifier() -> None:
+    get_spear_model(tiny_vit(), **WORDS)
+
+
+@refused("one label", ConfigError, "give two names or more")
+def test_one_label() -> None:
+    get_spear_model(tiny_clip(), labels=["cat"], processor=TOKENIZER)
+
+
+@refused("a label twice", ConfigError, "labels hold 'cat' twice; give each class a name of its own")
+def test_a_label_twice() -> None:
+    get_spear_model(tiny_clip(), labels=["cat", "dog", "cat"], processor=TOKENIZER)
+
+
+@refused('a template without "{}"', ConfigError, 'give prompts with one "{}", where the label stands')
+def test_a_template_without_a_place() -> None:
+    get_spear_model(tiny_clip(), **WORDS, templates="a photo")
+
+
+@refused("a prompt that is longer than the text tower reads", ConfigError, "shorten 'a photo of a cat cat")
+def test_a_prompt_that_is_too_long() -> None:
+    get_spear_model(tiny_siglip(), labels=["cat " * 20, "dog"], processor=TOKENIZER)
+
+
+@refused("no processor, and a model that came from nowhere", ConfigError, "so it has no tokenizer; pass processor=")
+def test_no_processor() -> None:
+    get_spear_model(tiny_clip(), labels=LABELS)
+
+
+@refused("to load an adapter on other labels", BaseModelMismatchError, "has other labels ('car' at 1, expected 'dog')")
+def test_an_adapter_on_other_labels(tmp_path: Path) -> None:
+    model = get_spear_model(tiny_clip(), **WORDS)
+    Spear(model).step(**images_for(None))
+    other = get_spear_model(tiny_clip(), labels=["cat", "car", "bird"], processor=TOKENIZER)
+    other.load_adapter(model.save_pretrained(tmp_path), "fog")
