@@ -3,12 +3,15 @@
 from typing import Any
 
 import pytest
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from spear_hf.backbones.cifar import CifarResNet
 from spear_hf.baselines import METHODS, published
+from spear_hf.baselines.optimizer_config import OptimizerConfig
 from spear_hf.baselines.published import BENCHMARKS, for_num_classes, published_rows
 from spear_hf.errors import ConfigError
+from spear_hf.learning.optimize import descend
 from tests.builders import LEARNERS, NORMALIZED
 
 
@@ -30,6 +33,32 @@ def test_the_collection_has_nesterov_momentum_and_the_scripts_of_eata_sar_and_de
         assert "nesterov" not in published(name, benchmark)
     assert "nesterov" in published("tent", "imagenet")
     assert published("tent", "imagenet", file="EATA: main.py") == {"optimizer": "sgd", "learning_rate": 2.5e-4}
+
+
+@pytest.mark.parametrize(("name", "momentum"), [("roid", 3.8 + 5.42), ("eata", 2 + 3.8)])
+def test_two_published_steps_by_hand(name: str, momentum: float) -> None:
+    """A gradient of 2 twice, momentum 0.9: v is 2 and 3.8; a step is g + 0.9 v with Nesterov momentum, v without."""
+    settings = published(name, "imagenet")
+    w = nn.Parameter(torch.ones(1, dtype=torch.double))
+    optimizer = OptimizerConfig("sgd", settings["learning_rate"], nesterov=settings.get("nesterov", False)).make([w])
+    for _ in range(2):
+        descend((2 * w).sum(), optimizer)
+    assert w.item() == pytest.approx(1 - 2.5e-4 * momentum, rel=1e-9)
+
+
+@pytest.mark.parametrize(("name", "count"), [("sar", 2 * 56), ("deyo", 2 * 56), ("buffer", 2 * (10 * 4**2 + 3))])
+def test_as_many_numbers_are_learned_as_in_the_authors_cifar_networks(name: str, count: int, net: nn.Module) -> None:
+    """gamma and beta of all of TinyNet's norms, none skipped; a layer at the stem and one inside stage 1."""
+    base = CifarResNet(widths=(4, 4, 4), depth=1).eval() if name == "buffer" else net
+    method: Any = METHODS[name](base, **published(name, "cifar10"))
+    assert method.learned.count == count
+
+
+@pytest.mark.parametrize("name", ["tent", "eta", "sar"])
+def test_a_batch_of_four_on_a_transformer_has_the_rate_of_the_scripts(name: str) -> None:
+    net = nn.Sequential(nn.Flatten(), nn.LayerNorm(12), nn.Linear(12, 3))
+    method: Any = METHODS[name](net, **published(name, "imagenet_vit") | ({"skip": ()} if name == "sar" else {}))
+    assert method.optimizer_config.rate(4, method.adapted.is_transformer) == pytest.approx(1e-3 * 4 / 64)
 
 
 @pytest.mark.parametrize("benchmark", ["cifar10", "cifar100"])
