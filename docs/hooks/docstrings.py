@@ -6,7 +6,7 @@ from typing import Any
 import griffe
 
 _EXAMPLE = re.compile(r"^( *)>>> .*\n(?:\1(?=\S).*(?:\n|\Z))*", re.M)
-_ENTRY = re.compile(r"^    ((?:[*\w]+, )+[*\w]+): (.*(?:\n     .*)*)", re.M)
+_ENTRY = re.compile(r"^    ((?:[*\w]+,\s+)+[*\w]+): (.*(?:\n     .*)*)", re.M)
 
 
 class Docstrings(griffe.Extension):
@@ -25,4 +25,6 @@ def fenced(text: str) -> str:
 
 def separated(text: str) -> str:
     """A docstring in which "a, b: text" under Args are two entries."""
-    return _ENTRY.sub(lambda found: "\n".join(f"    {name}: {found[2]}" for name in found[1].split(", ")), text)
+    return _ENTRY.sub(
+        lambda found: "\n".join(f"    {name}: {found[2]}" for name in found[1].replace(",", "").split()), text
+    )
