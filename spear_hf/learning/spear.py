@@ -5,6 +5,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,9 @@ class Spear:
             BatchNorm. False takes each process's own, for slow links; W processes then no longer equal one.
         lean: whether the forward keeps for the gradient only what it needs (`LeanForward`): the same bits, less memory
             and time. A compiled model sees to that itself.
+        compile: torch.compile the forward and the backward pass of a step, once for any number of images and streams;
+            the first steps take a minute or more. A model that is compiled already, in a mode of your own, is taken as
+            it is. Calling the model itself stays uncompiled.
         max_streams_in_memory: of named streams; the least recently used beyond it are on disk. None keeps all.
         streams_folder: where these are, and where those of an earlier process are found again; None takes a temporary
             folder.
@@ -88,11 +92,14 @@ class Spear:
         accelerator: Any = None,
         sync_batch_stats: bool = True,
         lean: bool = True,
+        compile: bool = False,
         max_streams_in_memory: int | None = None,
         streams_folder: str | Path | None = None,
         **overrides: Any,
     ) -> None:
         self.model, call = unwrap(model)
+        if compile and call is self.model:
+            call = compiled(call)
         if self.model.active_adapter is None:
             raise ConfigError("no adapter is active, so there is nothing to learn; call model.set_adapter(name) first")
         for name in NO_OVERRIDE:
@@ -265,7 +272,8 @@ class Spear:
         with VALUES:  # a step in another thread publishes values and memory under this lock
             memories = [state.statistics.copy() for state in batch.states]
             values = {key: value.detach().clone() for key, value in self._forward.values(batch.states).items()}
-        statistics = StreamStatistics(memories, self._forward.norms, batch.index, batch.sizes)
+        forward = self._forward
+        statistics = StreamStatistics(memories, forward.norms, batch.index, batch.sizes, in_tensors=forward.is_compiled)
         logits = self._forward.logits(batch, values, statistics)
         return mean_answer([logits, *self._forward.further_answers(batch, values, statistics)])
 
@@ -469,6 +477,21 @@ class Spear:
         self.streams.replace(named)
         self.stream.load_state_dict(own)
         self.last = None
+
+
+def compiled(model: nn.Module) -> Any:
+    """The model as one graph for batches of any size; torch compiles it when it is first called.
+
+    >>> from torch import nn
+    >>> hasattr(compiled(nn.Linear(3, 2)), "_orig_mod")
+    True
+    """
+    options: dict[str, Any] = {"fullgraph": True, "dynamic": True}
+    if "recompile_limit" in signature(torch.compile).parameters:
+        # Gradients or none, one image, one stream or several: each is a graph, and torch's own limit is 8
+        options["recompile_limit"] = 64
+    compile_model: Any = torch.compile
+    return compile_model(model, **options)
 
 
 def unwrap(model: nn.Module) -> tuple[SpearModel, nn.Module]:

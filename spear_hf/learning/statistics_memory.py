@@ -143,8 +143,8 @@ class StreamStatistics:
         sizes: how many images each stream has in the batch, over all processes.
         ways: for each stream the way in which statistics are taken; None takes that of its memory.
 
-    Attributes:
-        single_values: for each stream, how many layers had one value a channel and kept the source's statistics.
+        in_tensors: keep in tensors what a forward looks up, for a compiled one: a number in Python would be a part of
+            its graph, and another number another graph.
     """
 
     def __init__(
@@ -154,16 +154,37 @@ class StreamStatistics:
         index: Tensor | None,
         sizes: Sequence[int],
         ways: Sequence[Way] | None = None,
+        *,
+        in_tensors: bool = False,
     ) -> None:
         self.memories, self.layout, self.index, self.sizes = memories, layout, index, sizes
         self.ways: list[Way] = [m.way for m in memories] if ways is None else list(ways)
-        self.images = memories[0].images
-        self.single_values = [0] * len(memories)
+        self.images, self.in_tensors = memories[0].images, in_tensors
+        self._single_layers, self._singles_before = 0, [0] * len(memories)
+        self._counts = torch.tensor(sizes)
+        self._are_all_alone = max(sizes) == 1
+        self._are_several = None if min(sizes) > 1 else self._counts > 1
+        self._weights = self._weights_of(self.ways)
         self._mixed: dict[str, tuple[Moments, Tensor | None] | None] = {}
         self._batch: dict[str, Moments] = {}  # of this batch alone
         self._joined: dict[str, Moments | None] = {}  # with what is remembered; None for a layer that ran twice
         self._valid: dict[str, Tensor | None] = {}
         self._before = self._read_memories() if self.images else None
+
+    def _weights_of(self, ways: Sequence[Way]) -> tuple[float, float] | tuple[Tensor, Tensor]:
+        """a and b: a alpha + b of the batch is mixed in; (S, 1) where the streams differ."""
+        weights = {SOURCE: (0.0, 0.0), MIXED: (1.0, 0.0), BATCH: (0.0, 1.0)}
+        if len(set(ways)) == 1 and not self.in_tensors:
+            return weights[ways[0]]
+        shape = (1,) if self.index is None else (len(ways), 1)
+        a, b = (torch.tensor([weights[way][i] for way in ways]).view(shape) for i in (0, 1))
+        return a, b
+
+    @property
+    def single_values(self) -> list[int]:
+        """For each stream, how many layers had one value a channel and kept the source's statistics."""
+        sizes = [1] if self.index is None else self.sizes
+        return [n + self._single_layers * (size == 1) for n, size in zip(self._singles_before, sizes, strict=True)]
 
     # --- during the forward --------------------------------------------------------------------------------------
 
@@ -191,22 +212,20 @@ class StreamStatistics:
         if self.index is None:
             found = batch_statistics(x, shard, norm.running_mean)
             if found is None:
-                self.single_values[0] += 1
+                self._single_layers += 1
                 return None
             return *found, None
-        values = x.numel() // (len(x) * x.shape[1])
-        too_few = [size * values <= 1 for size in self.sizes]
-        self.single_values = [n + few for n, few in zip(self.single_values, too_few, strict=True)]
-        if all(too_few):
-            return None
-        valid = ~torch.tensor(too_few, device=x.device) if any(too_few) else None
-        return *grouped_statistics(x, self.index, len(self.sizes)), valid
+        valid = None
+        if x[0, 0].numel() == 1:  # one value of each image
+            self._single_layers += 1
+            if self._are_all_alone:
+                return None
+            valid = None if self._are_several is None else self._are_several.to(x.device)
+        return *grouped_statistics(x, self.index, len(self._counts)), valid
 
     def _alpha(self, alpha: float, like: Tensor) -> float | Tensor:
-        weights = {SOURCE: 0.0, MIXED: alpha, BATCH: 1.0}
-        if len(set(self.ways)) == 1:
-            return weights[self.ways[0]]
-        return like.new_tensor([weights[way] for way in self.ways])[:, None]
+        a, b = self._weights
+        return a.to(like) * alpha + b.to(like) if isinstance(a, Tensor) and isinstance(b, Tensor) else a * alpha + b
 
     def _by_rows(self, mixed: Moments) -> Moments:
         if self.index is None:
@@ -225,7 +244,8 @@ class StreamStatistics:
             nothing = None if all(kept) else torch.zeros_like(some.mean)
             means = _rows([nothing if k is None else k.mean.to(some.mean) for k in kept])
             variances = _rows([nothing if k is None else k.variance.to(some.mean) for k in kept])
-        return _Memory(means, variances, weights, joined, (1 - fading) / joined, self.layout)
+        share = (1 - fading) / joined
+        return _Memory(means, variances, weights, joined, share, self.layout, in_tensors=self.in_tensors)
 
     def _joined_with_memory(self, layer: str, mean: Tensor, variance: Tensor) -> Moments:
         """The moments of the union of batch and memory, without E[x^2] - mean^2, which would lose digits."""
@@ -245,9 +265,10 @@ class StreamStatistics:
         """Take the place of what was found for these streams by what another forward over their images found."""
         rows = torch.tensor(chosen)
         for i, n in zip(chosen, other.single_values, strict=True):
-            self.single_values[i] += n
+            self._singles_before[i] += n
         for i, way in zip(chosen, other.ways, strict=True):
             self.ways[i] = way
+        self._weights = self._weights_of(self.ways)
         for mine, theirs in ((self._batch, other._batch), (self._joined, other._joined)):
             for layer, found in theirs.items():
                 kept = mine.get(layer)
@@ -349,6 +370,7 @@ class _Memory:
         joined: (S, L), of that and this batch together.
         share: (S, L), of this batch in it.
         layout: of the layers.
+        in_tensors: as for `StreamStatistics`; where nothing is remembered there are zeros, of which nothing is taken.
 
     Attributes:
         known: for each layer, whether any stream remembers it.
@@ -362,27 +384,38 @@ class _Memory:
         joined: Tensor,
         share: Tensor,
         layout: NormLayout,
+        *,
+        in_tensors: bool,
     ) -> None:
         self.means, self.variances, self.weights, self.joined, self.share = means, variances, weights, joined, share
         self.known = [False] * len(layout.names) if means is None else weights.any(0).tolist()
+        if in_tensors:
+            self.known = [True] * len(layout.names)
+            if means is None or variances is None:
+                nothing = [torch.zeros(layout.total)] * len(weights)
+                means, variances = _rows(nothing), _rows(nothing)
         if means is None or variances is None:
             return
         rows = (means[0], variances[0]) if len(means) == 1 else (means, variances)
         # one call splits all layers: with dozens of small layers the calls are what costs
         self._means, self._variances = (each.split(layout.channels, -1) for each in rows)
-        self._weight: list[float] | Tensor = share[0].tolist() if len(means) == 1 else share.to(means)
+        is_one = len(means) == 1
         spread = share * (1 - share)
-        self._spread: list[float] | Tensor = spread[0].tolist() if len(means) == 1 else spread.to(means)
+        self._weight, self._spread = (
+            each[0].tolist() if is_one and not in_tensors else each.to(means).squeeze(0) if is_one else each.to(means)
+            for each in (share, spread)
+        )
 
     def of(self, number: int, like: Tensor) -> tuple[Tensor, Tensor, Any, Any]:
-        """Mean and variance of a layer, (C,) with numbers for one stream, (S, C) with (S, 1) for several.
+        """Mean and variance of a layer, (C,) with numbers or () for one stream, (S, C) with (S, 1) for several.
 
         Returns:
             Mean, variance, the weight of this batch, and weight (1 - weight).
         """
         weight, spread = self._weight, self._spread
         if isinstance(weight, Tensor) and isinstance(spread, Tensor):
-            weight, spread = weight[:, number, None], spread[:, number, None]
+            place = number if weight.dim() == 1 else (slice(None), number, None)
+            weight, spread = weight[place].to(like), spread[place].to(like)
         else:
             weight, spread = weight[number], spread[number]
         return self._means[number].to(like), self._variances[number].to(like), weight, spread
@@ -394,7 +427,9 @@ class ReplayedStatistics:
     def __init__(self, first: StreamStatistics, index: Tensor | None, sizes: Sequence[int]) -> None:
         self.first = first
         self.index = index
-        self.fresh = StreamStatistics(first.memories, first.layout, index, sizes, first.ways)
+        self.fresh = StreamStatistics(
+            first.memories, first.layout, index, sizes, first.ways, in_tensors=first.in_tensors
+        )
 
     def moments(self, layer: str, x: Tensor, norm: Any, alpha: float, shard: BatchShard | None) -> Moments | None:
         """As then; a layer that ran more than once computes its own each time."""

@@ -78,6 +78,7 @@ class SteeredForward:
     ) -> None:
         self.model, self.call, self.adapter_name, self.config = model, call, adapter_name, config
         self.lean, self.sync_batch_stats, self.accelerator = lean, sync_batch_stats, accelerator
+        self.is_compiled = call is not model or model._compiled_call_impl is not None
         self.norms = NormLayout(model.base_model)
         self._local = threading.local()
         self._is_checked = False  # whether a forward with gradients has shown that there is something to learn from
@@ -135,7 +136,7 @@ class SteeredForward:
     def statistics(self, batch: StreamBatch, ways: Sequence[Way] | None = None) -> StreamStatistics:
         """Those that a forward over this batch normalises by; `ways` in place of the streams' own."""
         memories = [state.statistics for state in batch.states]
-        return StreamStatistics(memories, self.norms, batch.index, batch.sizes, ways)
+        return StreamStatistics(memories, self.norms, batch.index, batch.sizes, ways, in_tensors=self.is_compiled)
 
     # --- the answer ------------------------------------------------------------------------------------------------
 

@@ -84,11 +84,11 @@ class ForwardHooks:
 
     def begin(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Dropout, stochastic depth and batch-norm updates stay off, whatever `train()` was called on the base."""
-        if torch.compiler.is_compiling():
-            return
         for part in self.modules:
             if part.training:
                 part.training = False
+        if torch.compiler.is_compiling():
+            return
         call = self.steering.begin()
         # a mode costs every torch function a call in Python, in which no other thread runs
         if call.context.lean or (call.context.alpha > 0 and self.has_batch_norms):

@@ -219,7 +219,7 @@ class SpearModel(nn.Module):
                 "it can be left to the source; give those a batch of their own, inside disable_adapter()"
             )
         pairs = {}
-        with VALUES:
+        with nullcontext() if torch.compiler.is_compiling() else VALUES:  # a compiled graph cannot take a lock
             for boundary in self.boundaries:
                 rsps = {name: rsp for name in names if (rsp := self.adapters.rsp(name, boundary.key)) is not None}
                 if rsps:

@@ -225,24 +225,3 @@ def test_verifying_two_adapters_that_act_together_gives_the_change_that_both_mak
     with model.disable_adapter():
         source = answer(model, x)
     assert model.verify(x) == float((both - source).abs().max())
-
-
-@pytest.mark.slow
-def test_twelve_adapters_and_a_dynamic_batch_take_one_compilation(net: nn.Module) -> None:
-    model, graphs = steered(net, SpearConfig(alpha=0.35), adapter_name="a0"), []
-    for i in range(12):
-        if i:
-            model.add_adapter(f"a{i}", SpearConfig(alpha=0.35))
-        moved(model, f"a{i}", i)
-
-    def backend(graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
-        graphs.append(graph)
-        return graph.forward
-
-    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=backend)
-    for i in range(12):
-        x = torch.randn(4 + i % 3, 3, 16, 16)
-        model.set_adapter(f"a{i}")
-        with torch.no_grad():
-            torch.testing.assert_close(compiled(x), model(x), rtol=1e-5, atol=1e-5)
-    assert len(graphs) == 1
