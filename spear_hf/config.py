@@ -73,12 +73,12 @@ class SpearConfig:
             "from them than usual; 0 disables, as memory_images=0 does (extension)."
         ),
     )
-    alpha_trial: int = field(
-        default=256,
+    alpha_images: int = field(
+        default=64,
         metadata=_about(
-            "Number of images at the start of a domain that are also predicted with alpha 0 and alpha 1, which costs "
-            "two more inferences; alpha 1 is used where it lowers the mean entropy by a sixth, alpha 0 where its "
-            "answers tell more classes apart; 0 disables (extension)."
+            "Number of images at the start of a domain on which is measured how far each layer is from the source, at "
+            "one more inference; a layer whose shift could be chance takes less of alpha; 0 takes alpha everywhere "
+            "(extension)."
         ),
     )
     tau: float = field(
@@ -157,7 +157,7 @@ class SpearConfig:
         check_count(self, "steps", most=MOST_STEPS)
         for name in ("adapt_every", "learn_stride"):
             check_count(self, name)
-        for name in ("memory_images", "alpha_trial", "learning_rate_batch"):
+        for name in ("memory_images", "alpha_images", "learning_rate_batch"):
             check_count(self, name, least=0)
         if 0 < self.domain_jump <= 1:
             raise ConfigError(f"domain_jump={self.domain_jump:g} is not allowed; it is 0 or above 1")
@@ -206,7 +206,7 @@ PAPER: dict[str, Any] = {
     "alpha": 0.5,
     "memory_images": 0,
     "domain_jump": 0.0,
-    "alpha_trial": 0,
+    "alpha_images": 0,
     "tau": 0.2,
     "hard_gate": True,
     "likelihood_ratio": 0.0,

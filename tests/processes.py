@@ -28,7 +28,7 @@ REMEMBERING = dataclasses.replace(
     tau=0.0,
     memory_images=16,
     domain_jump=1.1,
-    alpha_trial=40,
+    alpha_images=40,
     learning_rate_batch=16,
     tta_views=4,
 )

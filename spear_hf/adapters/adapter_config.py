@@ -254,7 +254,7 @@ def _no_constant(name: str) -> float:
 
 
 _FORMER = {"statistics_memory": "memory_images", "answer_views": "tta_views", "learn_every": "adapt_every"}
-_GONE = ("diversity_memory", "diversity_batch")
+_GONE = ("diversity_memory", "diversity_batch", "alpha_trial")
 
 
 def read_spear_config(data: Any) -> SpearConfig:

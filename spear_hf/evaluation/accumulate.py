@@ -65,8 +65,6 @@ class MetricAccumulator:
         counted = {
             record.skipped or "adapted": True,
             "began a new domain": record.new_domain,
-            "with the source's statistics alone": record.statistics == "source",
-            "with the stream's statistics alone": record.statistics == "batch",
         }
         for what, happened in counted.items():
             if happened:

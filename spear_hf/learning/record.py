@@ -28,7 +28,8 @@ class StepRecord:
         gamma_deviation, beta_deviation: ||gamma - 1|| and ||beta|| over all RSPs, after the step; None for a rival.
         single_value_norms: batch-norm calls answered with the source's statistics, since a channel held one value.
         new_domain: whether the statistics jumped, and what was remembered of them was forgotten (`domain_jump`).
-        statistics: which the batch norms took: "mixed" as Eq. 10 says, or "source" or "batch" alone (`alpha_trial`).
+        alpha: how much of the batch's statistics the batch norms took, the mean over them (`alpha_images`); None for a
+            rival, and without batch norms.
         events: what a Guard saw and did in this step, one sentence each.
 
     >>> from spear_hf import StepRecord
@@ -51,7 +52,7 @@ class StepRecord:
     single_value_norms: int = 0
     events: tuple[str, ...] = ()
     new_domain: bool = False
-    statistics: str = "mixed"
+    alpha: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""

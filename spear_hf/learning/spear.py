@@ -271,9 +271,15 @@ class Spear:
         check_views(batch.x, self.config.tta_views)
         with VALUES:  # a step in another thread publishes values and memory under this lock
             memories = [state.statistics.copy() for state in batch.states]
+            shares = [state.alpha_shares for state in batch.states]
             values = {key: value.detach().clone() for key, value in self._forward.values(batch.states).items()}
         forward = self._forward
-        statistics = StreamStatistics(memories, forward.norms, batch.index, batch.sizes, in_tensors=forward.is_compiled)
+        if any(each.shares is None for each in shares):
+            shares = forward.shares_with(batch)
+        taken = [each.shares for each in shares]
+        statistics = StreamStatistics(
+            memories, forward.norms, batch.index, batch.sizes, taken, in_tensors=forward.is_compiled
+        )
         logits = self._forward.logits(batch, values, statistics)
         return mean_answer([logits, *self._forward.further_answers(batch, values, statistics)])
 
@@ -355,11 +361,11 @@ class Spear:
         """
         seen = [state.classes for state in states if state.classes is not None] or None
         shares = evidence(sizes, classes, self.config, seen)
-        rates = [self._learning_rate(size, share) for size, share in zip(sizes, shares, strict=True)]
+        rates = [self._learning_rate(*each) for each in zip(states, sizes, shares, strict=True)]
         own = states[0]
         with self._forward.backward_context():
             if isinstance(own, AdapterStream):
-                if self.config.learning_rate_batch or self.config.evidence_images:
+                if self.config.learning_rate_batch or self.config.evidence_images or self.config.alpha_images:
                     own.optimizer.param_groups[0]["lr"] = rates[0]
                 scaler = getattr(self._accelerator, "scaler", None)
                 return [update(total, own.optimizer, self.processes, scaler, lock=VALUES)]
@@ -374,13 +380,14 @@ class Spear:
                 states[i].learned = learned
         return finite
 
-    def _learning_rate(self, images: int, share: float) -> float:
+    def _learning_rate(self, state: StreamState, images: int, share: float) -> float:
         """With the root of the batch, where the configuration asks for it, and with the root of the evidence share.
 
-        A gradient's noise goes with the root of the images that it is of.
+        A gradient's noise goes with the root of the images that it is of. Where most layers have not moved there is
+        little to learn, and steps are as much smaller as alpha is.
         """
         meant = self.config.learning_rate_batch
-        return self.config.learning_rate * math.sqrt(share * (images / meant if meant else 1))
+        return self.config.learning_rate * state.alpha_shares.mean * math.sqrt(share * (images / meant if meant else 1))
 
     def _why_skipped(self, state: StreamState, mean_entropy: Tensor) -> str | None:
         if not bool(torch.isfinite(mean_entropy)):
@@ -393,9 +400,9 @@ class Spear:
         """What later batches are to know of this one, where the configuration asks for any of it."""
         predictions = losses.mean_prediction.view(len(batch.states), -1)
         with VALUES:
-            for state, why, taken in zip(batch.states, skipped, found.remembered, strict=True):
-                if why != NON_FINITE_LOGITS:
-                    state.statistics.remember(taken)
+            for state, why, kept in zip(batch.states, skipped, found.statistics.collected(), strict=True):
+                if why != NON_FINITE_LOGITS and kept is not None:
+                    state.statistics.kept = kept
         for state, why, mean, size in zip(batch.states, skipped, predictions, batch.sizes, strict=True):
             if state.classes is not None and why != NON_FINITE_LOGITS:
                 state.classes.add(mean, size)
@@ -417,7 +424,7 @@ class Spear:
                 beta_deviation=beta,
                 single_value_norms=found.statistics.single_values[i],
                 new_domain=found.shifted[i],
-                statistics=state.statistics.way,
+                alpha=self._forward.mean_alpha(state),
             )
             state.num_steps += 1
 

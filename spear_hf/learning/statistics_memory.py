@@ -6,9 +6,9 @@ model never holds it.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +20,6 @@ from spear_hf.steering.moments import batch_statistics, grouped_statistics
 from spear_hf.utils.distributed import BatchShard
 
 ABSURD = 1e6  # no batch norm has inputs of this size
-
-Way = Literal["source", "mixed", "batch"]
-"""How Eq. 10 takes statistics: the source's (alpha 0), mixed by the configured alpha, or the stream's (alpha 1)."""
-SOURCE, MIXED, BATCH = WAYS = get_args(Way)
 
 
 class NormLayout:
@@ -80,57 +76,43 @@ class StatisticsMemory:
         num_channels: T of the base's NormLayout, to check what is loaded; None checks nothing.
 
     Attributes:
-        way: how the stream is answered. Layers see something else by each way, so each has a memory of its own.
-        ways: way -> what is remembered; replaced as a whole, never written in place.
+        kept: what is remembered, None for nothing; replaced as a whole, never written in place.
     """
 
     images: int = 0
     num_channels: int | None = None
-    way: Way = MIXED
-    ways: Mapping[Way, Remembered] = field(default_factory=dict)
-
-    def forget(self) -> None:
-        """The stream has changed to another domain: the statistics go, the way in which they are taken stays."""
-        self.ways = {}
+    kept: Remembered | None = None
 
     def clear(self) -> None:
-        """Forget the stream."""
-        self.ways, self.way = {}, MIXED
-
-    def remember(self, taken: Mapping[Way, Remembered]) -> None:
-        """Replace what each way remembers by what a forward collected."""
-        self.ways = {**self.ways, **taken}
+        """The stream has changed to another domain, or begins anew."""
+        self.kept = None
 
     def copy(self) -> "StatisticsMemory":
         """One that later changes of this one do not reach; what is remembered is shared, since it is never written."""
-        return StatisticsMemory(self.images, self.num_channels, self.way, dict(self.ways))
+        return replace(self)
 
     @property
     def nbytes(self) -> int:
         """Of what is remembered."""
-        return sum(t.nbytes for way in self.ways.values() for t in (way.mean, way.variance, way.weight))
+        return sum(tensor.nbytes for tensor in self.state_dict().values() if tensor is not None)
 
     def state_dict(self) -> dict[str, Any]:
-        """The way, and for each of the three [mean, variance, weight], or None."""
-        kept = {way: self.ways.get(way) for way in WAYS}
-        tensors = {
-            way: None if r is None else [t.clone() for t in (r.mean, r.variance, r.weight)] for way, r in kept.items()
-        }
-        return {"way": self.way, **tensors}
+        """Mean, variance and weight; None each where nothing is remembered."""
+        names = ("mean", "variance", "weight")
+        return {name: None if self.kept is None else getattr(self.kept, name).clone() for name in names}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state_dict`; CheckpointError, with nothing changed, where it is of other layers."""
-        found = {way: state[way] for way in WAYS}
-        ways = {way: Remembered(*(t.clone() for t in kept)) for way, kept in found.items() if kept is not None}
-        for kept in ways.values():
-            shape = (self.num_channels if self.num_channels is not None else kept.mean.numel(),)
-            if {tuple(kept.mean.shape), tuple(kept.variance.shape)} != {shape}:
-                raise CheckpointError(
-                    f"remembered statistics have shape {tuple(kept.mean.shape)}, this base's have {shape}; use its own"
-                )
-        if state["way"] not in WAYS:
-            raise CheckpointError(f"way={state['way']!r} is not known; known are {', '.join(WAYS)}")
-        self.ways, self.way = ways, state["way"]
+        if state["mean"] is None:
+            self.kept = None
+            return
+        kept = Remembered(*(state[name].clone() for name in ("mean", "variance", "weight")))
+        shape = (self.num_channels if self.num_channels is not None else kept.mean.numel(),)
+        if {tuple(kept.mean.shape), tuple(kept.variance.shape)} != {shape}:
+            raise CheckpointError(
+                f"remembered statistics have shape {tuple(kept.mean.shape)}, this base's have {shape}; use its own"
+            )
+        self.kept = kept
 
 
 class StreamStatistics:
@@ -141,7 +123,7 @@ class StreamStatistics:
         layout: of the base.
         index: (B,) which stream each image is of; None where there is one.
         sizes: how many images each stream has in the batch, over all processes.
-        ways: for each stream the way in which statistics are taken; None takes that of its memory.
+        shares: for each stream how much of alpha each layer takes, (L,) in [0, 1]; None for a stream takes all of it.
 
         in_tensors: keep in tensors what a forward looks up, for a compiled one: a number in Python would be a part of
             its graph, and another number another graph.
@@ -153,32 +135,23 @@ class StreamStatistics:
         layout: NormLayout,
         index: Tensor | None,
         sizes: Sequence[int],
-        ways: Sequence[Way] | None = None,
+        shares: Sequence[Tensor | None] | None = None,
         *,
         in_tensors: bool = False,
     ) -> None:
         self.memories, self.layout, self.index, self.sizes = memories, layout, index, sizes
-        self.ways: list[Way] = [m.way for m in memories] if ways is None else list(ways)
-        self.images, self.in_tensors = memories[0].images, in_tensors
+        self.shares, self.in_tensors = shares, in_tensors
+        self._shares = None if shares is None else _by_layer(shares, in_tensors)
+        self.images = memories[0].images
         self._single_layers, self._singles_before = 0, [0] * len(memories)
         self._counts = torch.tensor(sizes)
         self._are_all_alone = max(sizes) == 1
         self._are_several = None if min(sizes) > 1 else self._counts > 1
-        self._weights = self._weights_of(self.ways)
         self._mixed: dict[str, tuple[Moments, Tensor | None] | None] = {}
         self._batch: dict[str, Moments] = {}  # of this batch alone
         self._joined: dict[str, Moments | None] = {}  # with what is remembered; None for a layer that ran twice
         self._valid: dict[str, Tensor | None] = {}
         self._before = self._read_memories() if self.images else None
-
-    def _weights_of(self, ways: Sequence[Way]) -> tuple[float, float] | tuple[Tensor, Tensor]:
-        """a and b: a alpha + b of the batch is mixed in; (S, 1) where the streams differ."""
-        weights = {SOURCE: (0.0, 0.0), MIXED: (1.0, 0.0), BATCH: (0.0, 1.0)}
-        if len(set(ways)) == 1 and not self.in_tensors:
-            return weights[ways[0]]
-        shape = (1,) if self.index is None else (len(ways), 1)
-        a, b = (torch.tensor([weights[way][i] for way in ways]).view(shape) for i in (0, 1))
-        return a, b
 
     @property
     def single_values(self) -> list[int]:
@@ -199,7 +172,7 @@ class StreamStatistics:
                 self._batch[layer], self._valid[layer] = (mean, variance), valid
                 mean, variance = self._joined_with_memory(layer, mean, variance)
                 self._joined[layer] = None if layer in self._joined else (mean, variance)
-            mixed = mixed_statistics(norm, mean, variance, self._alpha(alpha, mean))
+            mixed = mixed_statistics(norm, mean, variance, self._alpha(layer, alpha, mean))
             if valid is not None:  # a stream with one value a channel keeps the source's
                 source = norm.running_mean.to(mean.dtype), norm.running_var.to(mean.dtype)
                 mean, variance = (torch.where(valid[:, None], m, s) for m, s in zip(mixed, source, strict=True))
@@ -223,9 +196,13 @@ class StreamStatistics:
             valid = None if self._are_several is None else self._are_several.to(x.device)
         return *grouped_statistics(x, self.index, len(self._counts)), valid
 
-    def _alpha(self, alpha: float, like: Tensor) -> float | Tensor:
-        a, b = self._weights
-        return a.to(like) * alpha + b.to(like) if isinstance(a, Tensor) and isinstance(b, Tensor) else a * alpha + b
+    def _alpha(self, layer: str, alpha: float, like: Tensor) -> float | Tensor:
+        if self._shares is None:
+            return alpha
+        shares = self._shares[self.layout.numbers[layer]]
+        if isinstance(shares, Tensor):
+            return shares.to(like)[0 if self.index is None else (slice(None), None)] * alpha
+        return alpha * shares[0] if self.index is None else like.new_tensor([alpha * s for s in shares])[:, None]
 
     def _by_rows(self, mixed: Moments) -> Moments:
         if self.index is None:
@@ -235,7 +212,7 @@ class StreamStatistics:
 
     def _read_memories(self) -> "_Memory":
         """What the streams remember, laid out for this forward."""
-        kept = [memory.ways.get(way) for memory, way in zip(self.memories, self.ways, strict=True)]
+        kept = [memory.kept for memory in self.memories]
         fading = torch.tensor([math.exp(-size / self.images) for size in self.sizes], dtype=torch.float64)[:, None]
         weights = torch.stack([self.layout.zero_weights if k is None else k.weight for k in kept])
         joined = fading * weights + (1 - fading)
@@ -266,9 +243,6 @@ class StreamStatistics:
         rows = torch.tensor(chosen)
         for i, n in zip(chosen, other.single_values, strict=True):
             self._singles_before[i] += n
-        for i, way in zip(chosen, other.ways, strict=True):
-            self.ways[i] = way
-        self._weights = self._weights_of(self.ways)
         for mine, theirs in ((self._batch, other._batch), (self._joined, other._joined)):
             for layer, found in theirs.items():
                 kept = mine.get(layer)
@@ -287,10 +261,11 @@ class StreamStatistics:
         """A provider of the same statistics for another forward over (some of) the same images."""
         return ReplayedStatistics(self, index, sizes)
 
-    def collected(self) -> list[dict[Way, Remembered]]:
-        """For each stream what it is to remember after this forward."""
+    def collected(self) -> list[Remembered | None]:
+        """For each stream what it is to remember after this forward; None where that is what it did before."""
+        nothing: list[Remembered | None] = [None] * len(self.memories)
         if self._before is None or not self._joined:
-            return [{} for _ in self.memories]
+            return nothing
         names, found = self.layout.names, list(self._joined.values())
         if len(found) == len(names) and all(found) and not any(v is not None for v in self._valid.values()):
             found = [self._joined[name] for name in names]
@@ -299,7 +274,7 @@ class StreamStatistics:
         else:
             kept = [name for name in names if self._joined.get(name) is not None]
             if not kept:
-                return [{} for _ in self.memories]
+                return nothing
             mean, variance, weight = self._scattered(kept)
         # neither an overflow nor what one absurd pixel (1e20) makes of a batch is remembered
         finite = (mean.abs() < ABSURD) & (variance < ABSURD**2)
@@ -309,8 +284,8 @@ class StreamStatistics:
             )
             weight = torch.where(spoilt > 0, 0.0, weight)
             mean, variance = torch.where(finite, mean, 0.0), torch.where(finite, variance, 0.0)
-        rows = zip(self.ways, mean.unbind(), variance.unbind(), weight.unbind(), strict=True)
-        return [{way: Remembered(m.clone(), v.clone(), w.clone())} for way, m, v, w in rows]
+        rows = zip(mean.unbind(), variance.unbind(), weight.unbind(), strict=True)
+        return [Remembered(m.clone(), v.clone(), w.clone()) for m, v, w in rows]
 
     def _scattered(self, kept: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
         """(S, T) means and variances and (S, L) weights where some layers, or some streams in a layer, have none."""
@@ -428,7 +403,7 @@ class ReplayedStatistics:
         self.first = first
         self.index = index
         self.fresh = StreamStatistics(
-            first.memories, first.layout, index, sizes, first.ways, in_tensors=first.in_tensors
+            first.memories, first.layout, index, sizes, first.shares, in_tensors=first.in_tensors
         )
 
     def moments(self, layer: str, x: Tensor, norm: Any, alpha: float, shard: BatchShard | None) -> Moments | None:
@@ -446,6 +421,16 @@ class ReplayedStatistics:
 def _rows(tensors: Sequence[Tensor | None]) -> Tensor:
     """(S, T); without a copy where S is 1."""
     return tensors[0][None] if len(tensors) == 1 else torch.stack(tensors)  # pyright: ignore
+
+
+def _by_layer(shares: Sequence[Tensor | None], in_tensors: bool) -> Tensor | list[list[float]] | None:
+    """(L, S), for each layer the shares of the streams; None where all take the whole of alpha."""
+    some = next((each for each in shares if each is not None), None)
+    if some is None:
+        return None
+    whole = torch.ones_like(some)
+    found = torch.stack([whole if each is None else each for each in shares], 1)
+    return found if in_tensors else found.tolist()
 
 
 def _two_dimensional(x: Tensor) -> Tensor:
@@ -475,9 +460,3 @@ def distances(a: Moments, b: Moments, eps: float = 1e-5) -> Tensor:
     apart = (mean - other_mean).square()
     ratio = variance / other_variance
     return (ratio + 1 / ratio - 2 + apart / variance + apart / other_variance) / 2
-
-
-def commit(memories: Iterable[StatisticsMemory], taken: Iterable[Mapping[Way, Remembered]]) -> None:
-    """Let each stream remember what was collected for it."""
-    for memory, each in zip(memories, taken, strict=True):
-        memory.remember(each)

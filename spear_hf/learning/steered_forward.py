@@ -1,9 +1,8 @@
 """SteeredForward: how the images of one stream, or of several, are answered by the streams' own values."""
 
-import math
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,18 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from spear_hf.config import SpearConfig
+from spear_hf.learning.alpha_shares import AlphaShares, ImageMeans
 from spear_hf.learning.first_step import refuse_no_gradient, refuse_probabilities
-from spear_hf.learning.objective import batch_means
 from spear_hf.learning.record import CONFIDENT
-from spear_hf.learning.statistics_memory import (
-    WAYS,
-    NormLayout,
-    Remembered,
-    ReplayedStatistics,
-    StreamStatistics,
-    Way,
-)
-from spear_hf.learning.stream_batch import StreamBatch
+from spear_hf.learning.statistics_memory import NormLayout, ReplayedStatistics, StreamStatistics
+from spear_hf.learning.stream_batch import StreamBatch, local_shard
 from spear_hf.learning.stream_state import AdapterStream, StreamState
 from spear_hf.learning.tta_views import further_views
 from spear_hf.steering.context import Pair, SteeringContext
@@ -43,13 +35,11 @@ class Answered:
         logits: (B, K), with a graph to the values where the batch is likely to be learned from.
         statistics: the batch-norm statistics of that forward.
         shifted: for each stream, whether its images are of another domain than those before.
-        remembered: for each stream, what it is to remember of batch-norm statistics, by way.
     """
 
     logits: Tensor
     statistics: StreamStatistics
     shifted: list[bool]
-    remembered: list[dict[Way, Remembered]]
 
 
 class SteeredForward:
@@ -94,15 +84,17 @@ class SteeredForward:
 
     def logits(self, batch: StreamBatch, values: Values, statistics: StreamStatistics | ReplayedStatistics) -> Tensor:
         """(B, K), with a graph that starts at the first RSP where gradients are enabled."""
-        autocast = nullcontext() if self.accelerator is None else self.accelerator.autocast()
         self._local.context = context = self.context(batch, values, statistics)
-        with self.model.steering(context), autocast:
+        with self.model.steering(context), self._autocast():
             logits = logits_of(self.call(batch.x, **batch.further))
         if not self._is_checked and torch.is_grad_enabled():
             refuse_probabilities(logits)
             refuse_no_gradient(logits, values, self.model.base_model)
             self._is_checked = True
         return logits[: batch.shard.local]
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self.accelerator is None else self.accelerator.autocast()
 
     @contextmanager
     def backward_context(self) -> Iterator[None]:
@@ -133,31 +125,52 @@ class SteeredForward:
         lean = self.lean and batch.x.numel() > SMALL
         return SteeringContext(pairs, self.config.alpha, statistics, shard, lean)
 
-    def statistics(self, batch: StreamBatch, ways: Sequence[Way] | None = None) -> StreamStatistics:
-        """Those that a forward over this batch normalises by; `ways` in place of the streams' own."""
+    def statistics(self, batch: StreamBatch) -> StreamStatistics:
+        """Those that a forward over this batch normalises by."""
         memories = [state.statistics for state in batch.states]
-        return StreamStatistics(memories, self.norms, batch.index, batch.sizes, ways, in_tensors=self.is_compiled)
+        shares = [state.alpha_shares.shares for state in batch.states]
+        return StreamStatistics(memories, self.norms, batch.index, batch.sizes, shares, in_tensors=self.is_compiled)
 
     # --- the answer ------------------------------------------------------------------------------------------------
 
     def answer(self, batch: StreamBatch, values: Values) -> Answered:
         """The logits that are answered and learned from, under the statistics that fit each stream's domain."""
+        fresh = [i for i, state in enumerate(batch.states) if state.alpha_shares.shares is None]
+        self._measure_shares(batch, fresh)
         statistics = self.statistics(batch)
         logits = self._first_logits(batch, values, statistics)
-        found = Answered(logits, statistics, self._shifted(batch, logits, statistics), [{} for _ in batch.states])
+        found = Answered(logits, statistics, self._shifted(batch, logits, statistics))
         if any(found.shifted):
             chosen = [i for i, shifted in enumerate(found.shifted) if shifted]
             for i in chosen:
-                batch.states[i].statistics.forget()
-                batch.states[i].selector.clear(batch.states[i].statistics.way)
+                batch.states[i].statistics.clear()
+                batch.states[i].alpha_shares.clear()
+            self._measure_shares(batch, chosen)
             self._answer_again(batch, values, found, chosen)
-        if 0 < self.config.alpha < 1 and self.model.has_batch_norms:
-            trying = [i for i, state in enumerate(batch.states) if state.selector.is_open]
-            if trying and (changed := self._select_alpha(batch, values, found, trying)):
-                _collect(found)  # the way that is left remembers this batch, too
-                self._answer_again(batch, values, found, changed)
-        _collect(found)
+            fresh += chosen
+        self._measure_shares(batch, [i for i in range(len(batch.states)) if i not in fresh])  # for the next batch
         return found
+
+    def _measure_shares(self, batch: StreamBatch, chosen: Sequence[int]) -> None:
+        """Let these streams, of those whose domain is new, know how far these images are from the source."""
+        if chosen := [i for i in chosen if batch.states[i].alpha_shares.is_open]:
+            part = batch.of(chosen)
+            for state, shares in zip(part.states, self.shares_with(part), strict=True):
+                state.alpha_shares = shares
+
+    def shares_with(self, batch: StreamBatch) -> list[AlphaShares]:
+        """What the streams know of their shares of alpha with these images: one more forward, of the base alone."""
+        known = [state.alpha_shares.copy() for state in batch.states]
+        if self.config.alpha == 0 or not self.config.alpha_images or not self.model.has_batch_norms:
+            return known
+        seen = ImageMeans(self.norms)
+        with torch.no_grad(), self._autocast(), self.model.steering(SteeringContext({}, self.config.alpha, seen)):
+            self.model(batch.x, **batch.further)
+        shard = batch.shard if self.sync_batch_stats else local_shard(batch.shard.local)
+        sizes = [shard.total] if batch.index is None else batch.sizes
+        for shares, means, size in zip(known, seen.of_streams(shard, batch.groups), sizes, strict=True):
+            shares.add(means, size, self.norms)
+        return known
 
     def _answer_again(self, batch: StreamBatch, values: Values, found: Answered, chosen: list[int]) -> None:
         """The images of these streams once more, in place of what was found."""
@@ -176,6 +189,12 @@ class SteeredForward:
         likely = any(not (self.was_confident(state) or self.is_off_budget(state)) for state in batch.states)
         with torch.set_grad_enabled(likely and self.config.learn_stride == 1):
             return self.logits(batch, values, statistics)
+
+    def mean_alpha(self, state: StreamState) -> float | None:
+        """Of the batch norms, now; None where there are none."""
+        if not self.model.has_batch_norms:
+            return None
+        return self.config.alpha * state.alpha_shares.mean
 
     def is_off_budget(self, state: StreamState) -> bool:
         """Whether this batch is one of those that are only answered."""
@@ -198,43 +217,8 @@ class SteeredForward:
             found = [bool(batch.shard.sum(logits.new_tensor(found, dtype=torch.float32)) > 0)]
         return found
 
-    def _select_alpha(self, batch: StreamBatch, values: Values, found: Answered, trying: list[int]) -> list[int]:
-        """Try the other ways of taking statistics for these streams; returns those that change to one."""
-        part, values = batch.of(trying), batch.values_of(values, trying)
-        memories = [state.statistics for state in part.states]
-        rows = slice(None) if part is batch else batch.rows_of(trying).to(found.logits.device)
-        means: list[dict[Way, tuple[float, Tensor]]] = [{} for _ in trying]
-
-        def add(logits: Tensor, ways: Sequence[Way]) -> None:
-            entropies, predictions = batch_means(logits, part.shard, part.groups)
-            rows = zip(means, ways, entropies.view(-1).tolist(), predictions.view(len(ways), -1), strict=True)
-            for each, way, entropy, prediction in rows:
-                each[way] = entropy, prediction
-
-        add(found.logits.detach()[rows], [memory.way for memory in memories])
-        for number in range(len(WAYS) - 1):
-            ways = [[way for way in WAYS if way != memory.way][number] for memory in memories]
-            statistics = self.statistics(part, ways)
-            with torch.no_grad():
-                add(self.logits(part, values, statistics), ways)
-            for i, taken in zip(trying, statistics.collected(), strict=True):
-                found.remembered[i].update(taken)
-        changed = []
-        for i, state, each, size in zip(trying, part.states, means, part.sizes, strict=True):
-            if not all(math.isfinite(entropy) for entropy, _ in each.values()):
-                continue
-            if (way := state.selector.add(each, size)) != state.statistics.way:
-                state.statistics.way = way
-                changed.append(i)
-        return changed
-
     def further_answers(self, batch: StreamBatch, values: Values, statistics: StreamStatistics) -> Iterator[Tensor]:
         """Logits (B, K) of the other `tta_views`, under the statistics of the batch as it is."""
         for view in further_views(batch.x, self.config.tta_views):
             with torch.no_grad():
                 yield self.logits(batch.with_images(view), values, statistics.replayed(batch.index, batch.sizes))
-
-
-def _collect(found: Answered) -> None:
-    for taken, last in zip(found.remembered, found.statistics.collected(), strict=True):
-        taken.update(last)

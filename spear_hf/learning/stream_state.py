@@ -1,6 +1,6 @@
 """StreamState: all that one stream has learned, in one object.
 
-RSP values, Adam's moments, remembered statistics and classes, the domain detector, the choice of alpha, counters and
+RSP values, Adam's moments, remembered statistics and classes, the domain detector, the shares of alpha, counters and
 the record of the last step. `Spear` owns the states; a model does not know them.
 """
 
@@ -19,7 +19,7 @@ from spear_hf.adapters.arithmetic import deviations
 from spear_hf.backbones.fingerprint import KnownBase
 from spear_hf.config import SpearConfig, differences
 from spear_hf.errors import CheckpointError, ConfigError, SpearError
-from spear_hf.learning.alpha_selection import AlphaSelector
+from spear_hf.learning.alpha_shares import AlphaShares
 from spear_hf.learning.class_marginal import ClassMarginal
 from spear_hf.learning.domain_shift import DomainShiftDetector
 from spear_hf.learning.record import StepRecord
@@ -93,7 +93,8 @@ class StreamState:
         num_channels: of all batch norms of the base together, to check a state that is loaded; None checks nothing.
 
     Attributes:
-        statistics, classes, shift, selector: what it knows of its images; None where the configuration asks for none.
+        statistics, classes, shift, alpha_shares: what it knows of its images; None where the configuration asks for
+            none.
         num_steps: how many batches held images of this stream.
         last: the StepRecord of the latest of them, or None.
 
@@ -119,7 +120,7 @@ class StreamState:
         self.statistics = StatisticsMemory(config.memory_images, num_channels)
         self.classes = ClassMarginal(config.memory_images) if config.memory_images else None
         self.shift = DomainShiftDetector(config.domain_jump) if config.domain_jump and config.memory_images else None
-        self.selector = AlphaSelector(config.alpha_trial)
+        self.alpha_shares = AlphaShares(config.alpha_images)
         self.num_steps = 0
         self.last: StepRecord | None = None
         self._put(self._start.clone())
@@ -152,7 +153,7 @@ class StreamState:
     def nbytes(self) -> int:
         """What the state takes, in bytes: values, moments, and what is remembered."""
         classes = 0 if self.classes is None else self.classes.nbytes
-        return 3 * self._start.nbytes + self.statistics.nbytes + self.selector.nbytes + classes
+        return 3 * self._start.nbytes + self.statistics.nbytes + self.alpha_shares.nbytes + classes
 
     @torch.inference_mode(False)
     def reset(self) -> None:
@@ -163,7 +164,7 @@ class StreamState:
 
     def _forget(self) -> None:
         self.statistics.clear()
-        self.selector.clear()
+        self.alpha_shares.clear()
         if self.shift is not None:
             self.shift.clear()
         if self.classes is not None:
@@ -182,7 +183,7 @@ class StreamState:
                 "optimizer": self._optimizer_state(),
                 "statistics": self.statistics.state_dict(),
                 "jump": None if self.shift is None else self.shift.state_dict(),
-                "trial": self.selector.state_dict(),
+                "alpha": self.alpha_shares.state_dict(),
                 "seen": None if self.classes is None else self.classes.state_dict(),
                 "num_steps": self.num_steps,
             }
@@ -224,7 +225,7 @@ class StreamState:
             ) from error
 
     def _check(self, state: Mapping[str, Any]) -> None:
-        wanted = {"config", "rsp", "start", "optimizer", "statistics", "jump", "trial", "seen", "num_steps"}
+        wanted = {"config", "rsp", "start", "optimizer", "statistics", "jump", "alpha", "seen", "num_steps"}
         if missing := sorted(wanted - state.keys()):
             raise CheckpointError(f"this state lacks {missing}; resume from one that is whole")
         if differ := differences(state["config"], self._configuration()):
@@ -257,7 +258,7 @@ class StreamState:
 
     def _load_memories(self, state: Mapping[str, Any]) -> None:
         self.statistics.load_state_dict(state["statistics"])
-        self.selector.load_state_dict(state["trial"])
+        self.alpha_shares.load_state_dict(state["alpha"])
         if self.shift is not None:
             self.shift.load_state_dict(state["jump"])
         if self.classes is not None:

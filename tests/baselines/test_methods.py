@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from spear_hf import Spear, get_spear_model
 from spear_hf.baselines import METHODS, MethodFactory
 from spear_hf.baselines.losses import Batch
 from spear_hf.baselines.parameter_set import ParameterSet
@@ -48,7 +49,7 @@ def mixed(net: nn.Module, alpha: float = 0.5) -> Callable[[Tensor], Tensor]:
 UNADAPTED: dict[str, Callable[[nn.Module], Callable[[Tensor], Tensor]]] = {
     "source": lambda net: copy.deepcopy(net).eval(),
     "bn_adapt": mixed,
-    "spear": lambda net: mixed(net, SpearConfig().alpha),
+    "spear": lambda net: Spear(get_spear_model(copy.deepcopy(net)), learning_rate=0.0).step,
     "rotta": lambda net: copy.deepcopy(net).eval(),
 }
 """What a method answers before it has learned anything; under batch statistics if it has no row."""

@@ -57,13 +57,12 @@ def test_the_default_model_gets_better_on_corrupted_images(example: Example, tmp
 
 @pytest.mark.slow
 def test_a_run_that_remembers_its_stream_says_so_and_saves_what_it_learned(example: Example, tmp_path: Path) -> None:
-    memory = ["--memory-images", "64", "--domain-jump", "4", "--alpha-trial", "256"]
+    memory = ["--memory-images", "64", "--domain-jump", "4"]
     words = ["--limit", "128", "--batch-size", "16", "--corruptions", "brightness,contrast", "--protocol", "continual"]
     done = example("adapt", "--cpu", *words, *memory, "--output", tmp_path / "run")
     assert done.exit_code == 0, done.stderr
     said = " ".join(done.stdout.split())
     assert "began a new domain" in said
-    assert "'s statistics alone" in said
     assert "its logits are identical" in said
 
 

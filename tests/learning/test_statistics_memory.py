@@ -27,7 +27,7 @@ def seen(memory: StatisticsMemory, x: Tensor) -> tuple[Tensor, Tensor]:
     statistics = StreamStatistics([memory], layout, None, [len(x)])
     moments = statistics.moments("0", x, norm, 1.0, None)
     assert moments is not None
-    memory.remember(statistics.collected()[0])
+    memory.kept = statistics.collected()[0]
     return moments
 
 
@@ -58,7 +58,7 @@ def test_what_is_remembered_of_several_streams_is_that_of_each_alone() -> None:
         statistics = StreamStatistics(memories, layout, index, [4, 5])
         mean, variance = statistics.moments("0", x + shift, norm, 1.0, None)  # pyright: ignore[reportGeneralTypeIssues]
         for memory, taken in zip(memories, statistics.collected(), strict=True):
-            memory.remember(taken)
+            memory.kept = taken
         for i, memory in enumerate(alone):
             rows = index == i
             expected = seen(memory, x[rows] + shift)
@@ -70,7 +70,8 @@ def test_a_layer_with_statistics_that_are_not_finite_forgets_rather_than_remembe
     memory = StatisticsMemory(8)
     seen(memory, torch.randn(4, 3))
     seen(memory, torch.full((4, 3), bad))
-    kept = memory.ways["mixed"]
+    kept = memory.kept
+    assert kept is not None
     assert bool(torch.isfinite(kept.mean).all())
     assert bool(torch.isfinite(kept.variance).all())
     x = torch.randn(4, 3)
@@ -126,7 +127,7 @@ def test_several_steps_of_a_batch_remember_it_once(net: nn.Module, images: Tenso
     kept = once.state_dict()["statistics"]
     thrice = learner(once.unload(), steps=3)
     thrice.step(images)
-    assert all(map(torch.equal, thrice.state_dict()["statistics"]["mixed"], kept["mixed"]))
+    torch.testing.assert_close(thrice.state_dict()["statistics"], kept, rtol=0, atol=0)
 
 
 def test_adapters_of_different_memory_do_not_act_together(net: nn.Module) -> None:

@@ -16,7 +16,7 @@ from tests.families import ALL_FAMILIES, steered_family
 def drawn(request: pytest.FixtureRequest) -> tuple[SpearModel, Tensor, Tensor]:
     """A randomly initialised model with adapters "plain" and "learning", two images, and the base's logits for them."""
     model, x, source = steered_family(request.param)
-    model.add_adapter("learning", SpearConfig(learning_rate=0.01, alpha_trial=0))
+    model.add_adapter("learning", SpearConfig(learning_rate=0.01, alpha_images=0))
     return model, x, source
 
 

@@ -37,8 +37,8 @@ def image_and_table() -> Spear:
 @works("an image and a row of a table: `step(**batch)`, `step(images, table=rows)`")
 def test_an_image_and_a_row_of_a_table(image_and_table: Spear) -> None:
     batch = {"image": torch.randn(4, 3, 8, 8), "table": torch.randn(4, 4)}
-    source = image_and_table.model(**batch)
-    assert torch.equal(image_and_table.step(**batch, labels=torch.zeros(4)), source)
+    answer = image_and_table.predict(batch)
+    assert torch.equal(image_and_table.step(**batch, labels=torch.zeros(4)), answer)
     assert image_and_table.last.adapted
     assert torch.equal(image_and_table.predict(batch), image_and_table.predict(batch["image"], table=batch["table"]))
 
