@@ -6,7 +6,7 @@ FOLDER holds cifar10/test.parquet and weights/cifar_*.safetensors, as for benchm
 what benchmarks/train_networks.py wrote. The embedded networks need neither. Six corruptions at severity 5, reset before
 each unless --continual; the first half of each test set is reported, since the defaults were chosen on the other.
 "statistics" is the default without learning (learning_rate 0): mixed and remembered statistics, domain detection and
-choice of alpha. Each row is kept in --output, and a run that is stopped goes on with the next.
+shares of alpha. Each row is kept in --output, and a run that is stopped goes on with the next.
 """
 
 import argparse

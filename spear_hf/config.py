@@ -20,7 +20,7 @@ class SpearConfig:
     (benchmarks/results/any_network.md).
 
     The default is meant for any network, number of classes, batch size and stream. It adds to the paper what is marked
-    "extension": memories of the stream for statistics and classes, domain detection, a choice of alpha, a likelihood
+    "extension": memories of the stream for statistics and classes, domain detection, less of alpha where there is no shift, a likelihood
     ratio beside the entropy, and steps as large as the images seen allow. `SpearConfig.paper()` is the paper's method.
 
     >>> from spear_hf import SpearConfig
