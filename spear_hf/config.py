@@ -20,8 +20,9 @@ class SpearConfig:
     (benchmarks/results/any_network.md).
 
     The default is meant for any network, number of classes, batch size and stream. It adds to the paper what is marked
-    "extension": memories of the stream for statistics and classes, domain detection, less of alpha where there is no shift, a likelihood
-    ratio beside the entropy, and steps as large as the images seen allow. `SpearConfig.paper()` is the paper's method.
+    "extension": memories of the stream for statistics and classes, domain detection, alpha by layer as far as a shift
+    is more than chance, a likelihood ratio beside the entropy, and steps as large as the shift and the images seen
+    allow. `SpearConfig.paper()` is the paper's method.
 
     >>> from spear_hf import SpearConfig
     >>> config = SpearConfig(boundaries="all", alpha=0.5)
