@@ -6,6 +6,7 @@ Quantised weights are probed for the floats that they stand for, and are another
 """
 
 import hashlib
+import json
 import re
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spear_hf.backbones.head import Head, own_head
 from spear_hf.backbones.tensors import numbers_in, quantization_of, tensors_of
 
 PROBES = 64
@@ -189,7 +191,7 @@ def _values(tensor: Tensor, places: list[int]) -> list[float]:
 
 @torch.no_grad()
 def weights_hash(model: nn.Module) -> str:
-    """A hash of all weights and buffers, bit for bit; a run is the same only on the same.
+    """A hash of all weights and buffers, bit for bit, and of the labels of a model of images and texts.
 
     >>> from torch import nn
     >>> from spear_hf.backbones.fingerprint import weights_hash
@@ -202,6 +204,8 @@ def weights_hash(model: nn.Module) -> str:
             value = numbers_in(tensor)
             digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
             digest.update(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())  # pyright: ignore[reportArgumentType]
+    if words := own_head(model).to_dict():
+        digest.update(json.dumps(words, sort_keys=True).encode())
     return digest.hexdigest()
 
 
@@ -224,12 +228,14 @@ class KnownBase:
     def __call__(self) -> dict[str, Any]:
         """JSON-ready."""
         if self._facts is None:
-            self._facts = {"fingerprint": fingerprint(self.model).to_dict()}
+            head = own_head(self.model).to_dict()
+            self._facts = {"fingerprint": fingerprint(self.model).to_dict()} | ({"head": head} if head else {})
         return self._facts
 
     def difference(self, facts: Any) -> str | None:
         """How this base differs from that of these facts, in words; None if it is the same base."""
         try:
-            return Fingerprint.from_dict(facts["fingerprint"]).difference_from(self.model)
+            apart = Fingerprint.from_dict(facts["fingerprint"]).difference_from(self.model)
+            return apart or Head.from_dict(facts.get("head", {})).difference(own_head(self.model))
         except (TypeError, KeyError, ValueError) as error:
             return f"the file says nothing of its base, or nothing valid ({error})"

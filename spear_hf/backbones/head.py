@@ -70,6 +70,16 @@ class Head:
         return None
 
 
+def own_head(model: object) -> Head:
+    """The labels and templates of a ZeroShotClassifier; empty for any other model.
+
+    >>> own_head(object())
+    Head(labels=(), templates=(), path=(), function=None)
+    """
+    found = getattr(model, "head", None)
+    return found if isinstance(found, Head) else Head()
+
+
 def _apart(expected: Sequence[Step], found: Sequence[Step]) -> str | None:
     if len(expected) != len(found):
         return f"{len(found)}, expected {len(expected)}"

@@ -58,7 +58,14 @@ def load_base_model(
     name = name.removeprefix("local-dir:").removeprefix("hf-hub:")
     if num_classes is not None and num_classes < 2:
         raise ModelNotFoundError(f"num_classes={num_classes} is not allowed; a classifier has 2 classes or more")
+    if templates is not None and labels is None:
+        raise ModelNotFoundError(f"templates={templates!r} was given without labels=; give the classes too, or neither")
     if labels is not None:
+        if "/" not in name and not Path(name).exists():
+            raise ModelNotFoundError(
+                f"labels= was given, and {name!r} is neither a folder nor a Hub id (owner/name) of a model of images "
+                "and texts, such as openai/clip-vit-base-patch32; leave labels out for a classifier"
+            )
         if checkpoint is not None or num_classes is not None:
             raise ModelNotFoundError("checkpoint= and num_classes= were given with labels=; leave them out")
         return _zero_shot(name, revision, labels, templates).eval()
@@ -206,9 +213,11 @@ def _from_transformers(name: str, pretrained: bool, num_classes: int | None, **w
     model, loading = found
     parameters = dict(model.named_parameters())
     if untrained := [key for key in loading["missing_keys"] if key in parameters]:
+        reads = hasattr(model.config, "text_config")
         raise ModelNotFoundError(
-            f"{name} has no weights for {', '.join(sorted(untrained)[:3])}, so its answers would be random; give a "
-            "model that was trained to classify, or its weights with checkpoint="
+            f"{name} has no weights for {', '.join(sorted(untrained)[:3])}, so its answers would be random; give "
+            + ("the classes of this model of images and texts with labels=, or " if reads else "")
+            + "a model that was trained to classify, or its weights with checkpoint="
         )
     return model
 

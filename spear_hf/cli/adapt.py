@@ -145,8 +145,10 @@ def _label(source: str, taken: Collection[str]) -> str:
 def _model_facts(name: str, base: Any, class_names: list[str] | None) -> dict[str, Any]:
     """The facts about the model in a report: its name, its fingerprint and the names of its classes."""
     from spear_hf.backbones.fingerprint import fingerprint, weights_hash
+    from spear_hf.backbones.head import own_head
 
     facts = {"model": name, "base": fingerprint(base).to_dict(), "weights": weights_hash(base)}
+    facts |= {"head": head} if (head := own_head(base).to_dict()) else {}
     return facts if class_names is None else facts | {"class_names": class_names}
 
 

@@ -114,8 +114,8 @@ class ImageOptions:
         )
 
 
-def read_names(path: Path) -> list[str]:
-    """The lines of a text file of class names.
+def read_names(path: Path, option: str = "class_names") -> list[str]:
+    """The lines of a text file of names.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -131,14 +131,30 @@ def read_names(path: Path) -> list[str]:
     try:
         names = path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"class_names={str(path)!r} cannot be read ({error}); give a text file, one name a line"
-        ) from error
+        raise ConfigError(f"{option}={str(path)!r} cannot be read ({error}); give a text file, one a line") from error
     while names and not names[-1].strip():
         names.pop()
     if not names or not all(name.strip() for name in names):
-        raise ConfigError(f"class_names={str(path)!r} has an empty line; give one name a line, in the model's order")
+        raise ConfigError(f"{option}={str(path)!r} has an empty line; give one a line, in the model's order")
     return [name.strip() for name in names]
+
+
+def words_of(option: str, text: str | None, between: str | None = None) -> list[str] | None:
+    """The lines of a file of this name, or what stands in the text itself; None for None.
+
+    >>> words_of("labels", "cat, dog", ","), words_of("templates", "a {}, small")
+    (['cat', 'dog'], ['a {}, small'])
+
+    Args:
+        option: its name, for the message.
+        text: what was given.
+        between: what parts words in it; None takes all of it as one.
+    """
+    if text is None:
+        return None
+    if Path(text).is_file():
+        return read_names(Path(text), option)
+    return [text] if between is None else [word.strip() for word in text.split(between) if word.strip()]
 
 
 def triple(flag: str, text: str | None) -> tuple[float, ...] | None:

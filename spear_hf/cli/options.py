@@ -36,15 +36,27 @@ class WeightOptions:
     )
     checkpoint_entry: str | None = about("The entry of that file that holds the weights; found by default.", None)
     num_classes: int | None = about("Classes of the head; default: what the checkpoint has.", None)
+    labels: str | None = about(
+        "Classes of a model of images and texts (CLIP, SigLIP): names with commas, or a text file, one a line.", None
+    )
+    templates: str | None = about(
+        'Prompt for a label, which stands at {}, or a text file of prompts, one a line; default: "a photo of a {}."',
+        None,
+    )
 
     def load(self, model: str) -> "nn.Module":
         """The model with these weights; a name "package.module:factory" runs the user's own code."""
         from spear_hf.backbones.factory import build_own, is_factory
         from spear_hf.backbones.load import load_base_model
         from spear_hf.backbones.weights import check_weights, put_weights, read_weights
+        from spear_hf.cli.image_options import words_of
+        from spear_hf.errors import ConfigError
 
+        words = {"labels": words_of("labels", self.labels, ","), "templates": words_of("templates", self.templates)}
         if not is_factory(model):
-            return load_base_model(model, **vars(self))
+            return load_base_model(model, **vars(self) | words)
+        if self.labels is not None:
+            raise ConfigError(f"labels={self.labels!r} is not allowed for {model}; give them in your own code")
         own = build_own(model, **({} if self.num_classes is None else {"num_classes": self.num_classes}))
         if self.checkpoint is not None:
             put_weights(own, read_weights(self.checkpoint, self.checkpoint_entry), self.checkpoint)

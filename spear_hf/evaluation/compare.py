@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from spear_hf.backbones.fingerprint import fingerprint
+from spear_hf.backbones.head import own_head
 from spear_hf.config import differences
 from spear_hf.errors import CheckpointError, ConfigError, DataError, SpearError
 from spear_hf.evaluation.comparison import Comparison, packed, unpacked
@@ -114,7 +115,9 @@ def compare(
     processes = ProcessGroup(accelerator)
     resources = dict(resources or {}) | ({} if accelerator is None else {"accelerator": accelerator})
     device = device or getattr(accelerator, "device", None) or next(base.parameters()).device
-    shared = {"base": fingerprint(base).to_dict(), "seed": seed} | dict(provenance or {})
+    head = own_head(base).to_dict()
+    shared = {"base": fingerprint(base).to_dict(), "seed": seed} | ({"head": head} if head else {})
+    shared |= dict(provenance or {})
     stream = _common_facts([streams(batch_size) for batch_size in batch_sizes])
     saved = _SavedCells(folder, processes)
     cells: dict[tuple[str, int], Report | str] = {}

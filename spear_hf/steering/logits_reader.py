@@ -7,8 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from spear_hf.backbones.head import UNNAMED, Head, Step
-from spear_hf.backbones.zero_shot import ZeroShotClassifier
+from spear_hf.backbones.head import UNNAMED, Head, Step, own_head
 from spear_hf.errors import ConfigError, InputError
 from spear_hf.utils.batch import contents
 
@@ -107,7 +106,7 @@ def head_of(base: nn.Module, reader: LogitsReader | None) -> Head:
     >>> head_of(nn.Linear(3, 2), LogitsReader(0))
     Head(labels=(), templates=(), path=(0,), function=None)
     """
-    own = base.head if isinstance(base, ZeroShotClassifier) else Head()
+    own = own_head(base)
     return own if reader is None else replace(own, path=reader.head.path, function=reader.head.function)
 
 

@@ -173,3 +173,16 @@ def test_on_another_base_the_channels_are_probed_whatever_check_base_says(net: n
     reconfigure(saved, lambda config: config["boundaries"][0].update(channel_axis=2))
     with pytest.raises(SpearError, match="axis 2"):
         SpearModel.from_pretrained(net, saved, check_base="off")
+
+
+@pytest.mark.parametrize(
+    "head", [{"code": "os:system"}, {"path": [{}]}, {"labels": ["cat"]}, "os:system", {"function": 3}]
+)
+def test_a_head_that_is_none_is_refused(saved: Path, net: nn.Module, head: object) -> None:
+    reconfigure(saved, lambda config: config.update(head=head))
+    assert_refused(net, saved, AdapterFormatError, "head")
+
+
+def test_a_function_in_a_file_is_never_called(saved: Path, net: nn.Module) -> None:
+    reconfigure(saved, lambda config: config.update(head={"function": "os:system"}))
+    assert_refused(net, saved, AdapterLoadError, "no file may name code to run")

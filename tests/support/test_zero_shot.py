@@ -5,6 +5,8 @@ once and frozen, the RSPs are in the vision tower, and logits have the model's o
 of the real classes.
 """
 
+import csv
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,8 @@ from transformers import CLIPImageProcessor, pipeline
 
 from spear_hf import AutoSpearModel, Spear, SpearModel, get_spear_model, load_base_model
 from spear_hf.backbones.zero_shot import ZeroShotClassifier
-from spear_hf.errors import BaseModelMismatchError, ConfigError, InputError
-from tests.builders import tiny_vit
+from spear_hf.errors import BaseModelMismatchError, ConfigError, InputError, ModelNotFoundError
+from tests.builders import spear_hf, tiny_vit, write_pictures
 from tests.support.table import refused, works
 from tests.two_towers import (
     LABELS,
@@ -93,6 +95,26 @@ def test_a_pipeline_of_a_zero_shot_model() -> None:
     found = pipeline("image-classification", model=model, image_processor=processor)(Image.new("RGB", (40, 40), "red"))
     assert {each["label"] for each in found} == set(LABELS)
     assert model(**images_for(None), labels=torch.tensor([0, 1, 2, 0])).loss > 0
+
+
+@pytest.mark.slow
+@works("`spear-hf adapt MODEL photos/ --labels cat,dog --templates prompts.txt`", "answers in the words of the labels")
+def test_the_command_takes_labels(tmp_path: Path) -> None:
+    model, photos = save_clip(tmp_path / "clip"), write_pictures(tmp_path / "photos", 6)
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("\n".join(TEMPLATES))
+    words = ("--labels", ",".join(LABELS), "--templates", prompts, "--output", tmp_path / "run", "--no-page")
+    done = spear_hf("adapt", model, photos, *words)
+    assert done.exit_code == 0, done.stderr
+    with (tmp_path / "run" / "predictions.csv").open() as file:
+        assert {row["class_name"] for row in csv.DictReader(file)} <= set(LABELS)
+    adapter = json.loads(next((tmp_path / "run" / "adapters").rglob("adapter_config.json")).read_text())
+    assert adapter["head"] == {"labels": LABELS, "templates": TEMPLATES}
+
+
+@refused("`spear-hf adapt CLIP photos/` without labels", ModelNotFoundError, "give the classes of this model of images")
+def test_the_command_without_labels(tmp_path: Path) -> None:
+    load_base_model(str(save_clip(tmp_path / "clip")))
 
 
 @refused("CLIPModel without labels", InputError, "name the classes: get_spear_model(model, labels=")
