@@ -2,9 +2,10 @@
 
     python benchmarks/any_network.py --data FOLDER [--trained WEIGHTS_FOLDER] [--networks resnet20 vit ...]
 
-FOLDER holds cifar10/test.parquet and weights/cifar_*.safetensors, as for benchmarks/real_data.py; WEIGHTS_FOLDER is
-what benchmarks/train_networks.py wrote. The embedded networks need neither. Six corruptions at severity 5, reset before
-each unless --continual; the first half of each test set is reported, since the defaults were chosen on the other.
+FOLDER holds cifar10/test.parquet, imagenet_sample/train_1000.parquet and weights/, as for benchmarks/real_data.py;
+WEIGHTS_FOLDER is what benchmarks/train_networks.py wrote. The embedded networks need neither. Six corruptions at
+severity 5, and the images as they are, reset before each unless --continual; the first half of each test set is
+reported, since the defaults were chosen on the other. A cell is the mean error over the six, and the clean error.
 "statistics" is the default without learning (learning_rate 0): mixed and remembered statistics, domain detection and
 shares of alpha. Each row is kept in --output, and a run that is stopped goes on with the next.
 """
@@ -19,6 +20,7 @@ import numpy as np
 import timm
 import torch
 from datasets import Dataset
+from PIL.Image import Image
 from real_data import ResNet20
 from rich.console import Console
 from rich.table import Table
@@ -54,6 +56,11 @@ def network(name: str, data: Path, trained: Path | None) -> tuple[nn.Module, Pat
         net = timm.create_model("cifar_resnet26")
         net.load_state_dict(load_file(data / "weights" / "cifar_resnet26.safetensors"))
         return net.eval(), cifar, normalised(MEAN, STD)
+    if name.startswith("lite"):
+        net = timm.create_model(f"tf_efficientnet_{name}")
+        net.load_state_dict(load_file(data / "weights" / f"tf_efficientnet_{name}.safetensors"))
+        half = (0.5, 0.5, 0.5)
+        return net.eval(), data / "imagenet_sample" / "train_1000.parquet", normalised(half, half)
     if name in NETWORKS:
         if trained is None:
             raise SystemExit(f"{name} is trained by benchmarks/train_networks.py; give its folder as --trained")
@@ -64,12 +71,23 @@ def network(name: str, data: Path, trained: Path | None) -> tuple[nn.Module, Pat
 
 def images(path: Path, count: int) -> tuple[Tensor, Tensor, list[int]]:
     """(N, H, W, 3) uint8 of the first half of the rows, drawn once, their labels and numbers."""
-    data = Dataset.from_parquet(str(path)).with_format("numpy")
+    data = Dataset.from_parquet(str(path))
     numbers = np.random.default_rng(0).permutation(len(data) // 2)[:count].tolist()
     rows: Any = data.select(numbers)
-    pixels = [row["image"].reshape(*row["image"].shape[:2], -1) for row in rows]
+    pixels = [np.asarray(cropped(row["image"]) if isinstance(row["image"], Image) else row["image"]) for row in rows]
+    pixels = [each.reshape(*each.shape[:2], -1).astype(np.uint8) for each in pixels]
     x = torch.from_numpy(np.stack([p.repeat(3, -1) if p.shape[-1] == 1 else p for p in pixels]))
     return x, torch.tensor([int(row["label"]) for row in rows]), numbers
+
+
+def cropped(image: Image) -> Image:
+    """Images of more than 64 pixels as ImageNet is read: the shorter side 256, and 224 of the centre."""
+    if min(image.size) <= 64:
+        return image
+    image = image.convert("RGB")
+    width, height = (round(side * 256 / min(image.size)) for side in image.size)
+    left, top = (width - 224) // 2, (height - 224) // 2
+    return image.resize((width, height)).crop((left, top, left + 224, top + 224))
 
 
 def normalised(mean: tuple[float, ...], std: tuple[float, ...]) -> Processor:
@@ -118,7 +136,7 @@ def main() -> None:
     args.output.parent.mkdir(parents=True, exist_ok=True)
     kept = [json.loads(line) for line in args.output.read_text().splitlines()] if args.output.exists() else []
     done = {tuple(row["key"]): row for row in kept}
-    table = Table("network", "batch", *args.configs, title="error in %, mean over six corruptions, severity 5")
+    table = Table("network", "batch", *args.configs, title="error in %: mean over six corruptions, severity 5 / clean")
     for name in args.networks:
         sets: dict[str, Tensor] = {}
         for batch in args.batch_sizes:
@@ -128,14 +146,17 @@ def main() -> None:
                 if key not in done:
                     net, path, processor = network(name, args.data, args.trained)
                     x, labels, numbers = images(path, args.limit)
+                    preset = "imagenet" if name.startswith("lite") else "cifar"
                     for c in CORRUPTIONS if not sets else ():
-                        rngs = [sample_rng(0, "cifar", c, 5, i) for i in numbers]
-                        sets[c] = corrupt_batch(x, c, 5, rngs, "cifar")
+                        rngs = [sample_rng(0, preset, c, 5, i) for i in numbers]
+                        sets[c] = corrupt_batch(x, c, 5, rngs, preset)
+                    sets["clean"] = x
                     found = errors(net, CONFIGS[label], sets, labels, processor, batch, args.continual)
-                    done[key] = {"key": key, "mean": round(sum(found.values()) / len(found), 2), "errors": found}
+                    mean = sum(found[c] for c in CORRUPTIONS) / len(CORRUPTIONS)
+                    done[key] = {"key": key, "mean": round(mean, 2), "errors": found}
                     with args.output.open("a") as file:
                         file.write(json.dumps(done[key]) + "\n")
-                cells.append(f"{done[key]['mean']:.2f}")
+                cells.append(f"{done[key]['mean']:.2f} / {done[key]['errors']['clean']:.2f}")
             table.add_row(name, str(batch), *cells)
     Console().print(table)
 
