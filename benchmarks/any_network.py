@@ -53,6 +53,8 @@ def network(name: str, data: Path, trained: Path | None) -> tuple[nn.Module, Pat
         net.load_state_dict(load_file(data / "weights" / f"cifar_{name}_akamaster.safetensors"))
         return net.eval(), cifar, normalised(*IMAGENET)
     if name == "resnet26":
+        import spear_hf.backbones.cifar  # noqa: F401 (registers it)
+
         net = timm.create_model("cifar_resnet26")
         net.load_state_dict(load_file(data / "weights" / "cifar_resnet26.safetensors"))
         return net.eval(), cifar, normalised(MEAN, STD)
