@@ -140,6 +140,7 @@ def test_metrics_of_another_form_are_refused(model: SpearModel, tmp_path: Path) 
         render_card(folder)
 
 
+@pytest.mark.slow
 def test_a_repo_of_several_adapters_has_a_card_of_its_own(hub: LoopbackHub, model: SpearModel) -> None:
     model.push_to_hub("me/fog", subfolder="fog")
     model.push_to_hub("me/fog", subfolder="snow")

@@ -69,6 +69,7 @@ def test_a_card_written_by_a_person_is_pushed_as_it_is(hub: LoopbackHub, model: 
     assert hub.head(REPO)["README.md"] == b"# mine\n"
 
 
+@pytest.mark.slow
 def test_a_private_repo_does_not_exist_for_strangers(
     hub: LoopbackHub, model: SpearModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,6 +87,7 @@ def test_a_gated_repo_says_so(hub: LoopbackHub, model: SpearModel, tmp_path: Pat
         fetch("you/gated")
 
 
+@pytest.mark.slow
 def test_a_branch_is_made_and_pulled_by_name(hub: LoopbackHub, model: SpearModel) -> None:
     model.push_to_hub(REPO)
     first = fetch(REPO)
@@ -96,6 +98,7 @@ def test_a_branch_is_made_and_pulled_by_name(hub: LoopbackHub, model: SpearModel
     assert fetch(REPO, revision=info.oid) == fetch(REPO, revision="half")
 
 
+@pytest.mark.slow
 def test_a_pull_request_to_someone_elses_repo(hub: LoopbackHub, model: SpearModel) -> None:
     hub.put("you/fog", {"README.md": b"# empty\n"})
     info = model.push_to_hub("you/fog", create_pr=True)
@@ -110,6 +113,7 @@ def test_a_stranger_cannot_push(hub: LoopbackHub, model: SpearModel) -> None:
         model.push_to_hub("you/fog")
 
 
+@pytest.mark.slow
 def test_subfolders_hold_several_adapters_of_one_repo(hub: LoopbackHub, model: SpearModel, images: Tensor) -> None:
     fog = model(images)
     model.push_to_hub(REPO, subfolder="fog/5")

@@ -27,6 +27,7 @@ def test_timm_makes_the_papers_cifar_backbones(name: str) -> None:
     assert [(b.module, b.where, b.channels) for b in find_boundaries(model)] == boundaries
 
 
+@pytest.mark.slow
 def test_resnet26_reads_published_weights_and_answers_well(shared: Path) -> None:
     from datasets import Dataset
 

@@ -21,6 +21,7 @@ def test_push_and_pull_are_a_round_trip(hub: LoopbackHub, tmp_path: Path) -> Non
     assert (tmp_path / "fog" / WEIGHTS).read_bytes() == (FOG / WEIGHTS).read_bytes()
 
 
+@pytest.mark.slow
 def test_push_to_a_branch_and_a_subfolder(hub: LoopbackHub, tmp_path: Path) -> None:
     where = ("--subfolder", "fog/5", "--revision", "v1")
     done = spear_hf("push", FOG, "me/rsps", *where, "--message", "Add fog")
@@ -31,6 +32,7 @@ def test_push_to_a_branch_and_a_subfolder(hub: LoopbackHub, tmp_path: Path) -> N
     assert (tmp_path / "fog" / CONFIG).is_file()
 
 
+@pytest.mark.slow
 def test_push_opens_a_pull_request_on_a_repo_of_someone_else(hub: LoopbackHub) -> None:
     hub.put("you/fog", {"README.md": b"# empty\n"})
     assert str(printed("push", FOG, "you/fog", "--pr")["pr_url"]).endswith("/you/fog/discussions/1")

@@ -74,6 +74,7 @@ def test_the_report_counts_new_domains(net: nn.Module) -> None:
     assert report.adaptation["SPeaR"] == {"adapted": 8, "began a new domain": 1}
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_same_report_and_the_same_bits(
     net: nn.Module, finished: Finished, tmp_path: Path
 ) -> None:

@@ -89,6 +89,7 @@ def test_disable_adapter_keeps_what_was_frozen_frozen(net: nn.Module, fog: Path)
     assert not any(before)
 
 
+@pytest.mark.slow
 def test_a_block_may_be_steered_at_its_input_and_its_output(tmp_path: Path) -> None:
     import timm
 

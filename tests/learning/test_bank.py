@@ -86,6 +86,7 @@ def test_choosing_again_forgets_what_was_learned(bank: AdapterBank, images: Tens
     torch.testing.assert_close(bank.model.snapshot(), bank.model.snapshot("sharp"), rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_a_folder_and_a_repo_of_several_adapters_give_all_of_them(
     hub: LoopbackHub, net: nn.Module, tmp_path: Path, bank: AdapterBank
 ) -> None:

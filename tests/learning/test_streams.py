@@ -154,6 +154,7 @@ def damaged(kind: str, path: Path, tta: Spear, net: nn.Module) -> None:
 DAMAGES = ["truncated", "foreign", "another configuration", "another base", "missing", "NaN", "shapes"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", DAMAGES)
 def test_a_file_that_does_not_fit_changes_nothing(net: nn.Module, tmp_path: Path, kind: str) -> None:
     tta = stepped(net)

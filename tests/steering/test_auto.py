@@ -57,6 +57,7 @@ def base_on_hub(hub: LoopbackHub, tmp_path: Path) -> Callable[[int], str]:
     return put
 
 
+@pytest.mark.slow
 def test_the_base_is_built_at_the_commit_it_was_learned_on(
     hub: LoopbackHub, base_on_hub: Callable[[int], str], x: Tensor
 ) -> None:
@@ -81,6 +82,7 @@ def test_another_base_by_name_is_held_against_the_fingerprint(
         AutoSpearModel.from_pretrained(folder, base_model=str(tmp_path / "other"))
 
 
+@pytest.mark.slow
 def test_a_timm_base_from_the_hub(hub: LoopbackHub, tmp_path: Path, x: Tensor) -> None:
     torch.manual_seed(0)
     net = timm.create_model("resnet10t", num_classes=4)
