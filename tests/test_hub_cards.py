@@ -70,6 +70,7 @@ def test_an_adapter_has_the_error_that_its_card_states(at_root: Path, name: str)
         batch_size=results.batch_size,
         processor=load_processor(model.base_model),
         preset="cifar",
+        shuffle=True,  # as examples/share.py does: which images share a batch is worth a point
     )
     report = evaluate({"SPeaR": Source(model)}, stream, progress=False)
     assert report.rows[0].n == row.n
