@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 KILLS = 100
 SECONDS = 40.0  # of one test; what a loaded machine does not reach in this time is fewer kills, never more time
@@ -42,7 +42,7 @@ def killed_at_random(work: Callable[[], object], check: Callable[[], object], *,
             assert code == 0
             span = time.monotonic() - began
         check()
-    assert killed >= min(kills, 10)
+    assert killed >= min(kills, 10)  # or the work is over before it can be killed
     return killed
 
 
