@@ -52,7 +52,10 @@ class WeightOptions:
         from spear_hf.cli.image_options import words_of
         from spear_hf.errors import ConfigError
 
-        words = {"labels": words_of("labels", self.labels, ","), "templates": words_of("templates", self.templates)}
+        words: dict[str, Any] = {
+            "labels": words_of("labels", self.labels, ","),
+            "templates": words_of("templates", self.templates),
+        }
         if not is_factory(model):
             return load_base_model(model, **vars(self) | words)
         if self.labels is not None:
