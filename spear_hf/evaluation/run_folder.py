@@ -91,13 +91,14 @@ class RunFolder:
         return self.folder / ADAPTERS_NAME / plain
 
     def lock(self) -> None:
-        """Keep other processes out until `unlock`, `finish`, or the end of this process.
+        """Keep other processes out until `unlock`, `finish`, or the end of this process, and remove what a kill left.
 
         Raises:
             OutputError: another process writes to the folder, or it cannot be written to.
         """
         if self._lock is None:
             self._lock = FolderLock(self.folder)
+            sweep(self.folder)
 
     def unlock(self) -> None:
         """Let other processes write."""
@@ -247,7 +248,6 @@ class RunFolder:
             self.learned = {}
             self._clear_results()
         write_atomically(self.folder / STEPS_NAME, "".join(map(_line, kept)))
-        sweep(self.folder)
         self._began = True
 
     def _check_lines(self, records: list[BatchRecord], first: int) -> None:

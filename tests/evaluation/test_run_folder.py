@@ -198,3 +198,11 @@ def test_a_folder_without_a_report_says_what_writes_one(tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text(json.dumps({"rows": 3}))
     with pytest.raises(DataError, match="is no report"):
         RunFolder(tmp_path).read_report()
+
+
+def test_a_run_that_is_shown_again_removes_what_a_kill_left(net: nn.Module, tmp_path: Path) -> None:
+    run(net, tmp_path / "run", TinyStream(), checkpoint=True, every=1)
+    left = tmp_path / "run" / ".report.json.0a1b2c3d.spear-tmp"
+    left.write_text("half a rep")
+    run(net, tmp_path / "run", TinyStream(), checkpoint=True, every=1)
+    assert not left.exists()
