@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 from spear_hf import load_base_model, load_processor, load_stream
 from spear_hf.data.cached import cached
-from spear_hf.evaluation.comparison import compare
+from spear_hf.evaluation.compare import compare
 from spear_hf.evaluation.method_spec import AS_PUBLISHED, MethodSpec, chosen_settings, method_specs
 from spear_hf.evaluation.plots import plot_parameters
 

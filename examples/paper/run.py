@@ -16,7 +16,7 @@ from paper.setups import BENCHMARKS, Setup, open_setup
 from spear_hf import METHODS, SpearError
 from spear_hf.cli import about, numbers
 from spear_hf.errors import ConfigError
-from spear_hf.evaluation.comparison import compare
+from spear_hf.evaluation.compare import compare
 from spear_hf.evaluation.comparison import Comparison
 from spear_hf.evaluation.method_spec import VARIANTS, MethodSpec, chosen_settings, method_specs
 from spear_hf.evaluation.report import Report

@@ -65,7 +65,7 @@ class ComparisonOptions:
 
         from spear_hf.data.cached import cached
         from spear_hf.data.processor import load_processor
-        from spear_hf.evaluation.comparison import compare
+        from spear_hf.evaluation.compare import compare
         from spear_hf.evaluation.method_spec import chosen_settings, method_specs
 
         sizes = self.sizes(images)

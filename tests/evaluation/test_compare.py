@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from spear_hf import SpearConfig
 from spear_hf.baselines import METHODS, MethodFactory, Source
 from spear_hf.errors import CheckpointError, ConfigError, DataError
-from spear_hf.evaluation.comparison import compare
+from spear_hf.evaluation.compare import compare
 from spear_hf.evaluation.comparison import Comparison
 from spear_hf.evaluation.method_spec import MethodSpec, method_specs, published_settings
 from spear_hf.learning.record import UNRELIABLE
