@@ -7,13 +7,13 @@ libraries when it runs, so that `spear-hf --help` is quick.
 
 from spear_hf.cli.adapt import adapt, evaluate
 from spear_hf.cli.app import Options, app, help_of, numbers, script
-from spear_hf.cli.side_by_side import ComparisonOptions, compare
 from spear_hf.cli.deploy import export
 from spear_hf.cli.expand import about, expanded
 from spear_hf.cli.hub import bank, pull, push
 from spear_hf.cli.image_options import ImageOptions
 from spear_hf.cli.look import boundaries, corrupt, report
 from spear_hf.cli.options import ResumableRunOptions, RunOptions, WeightOptions
+from spear_hf.cli.side_by_side import ComparisonOptions, compare
 
 __all__ = [
     "ComparisonOptions",
