@@ -302,17 +302,20 @@ class StreamState:
         if self.base is not None and (differ := self.base.difference(facts.get("base"))):
             raise CheckpointError(f"{path} is of a stream on another base ({differ}); load it onto its own")
         try:
+            last = None if facts.get("last") is None else _record(facts["last"])
             self.load_state_dict(state)
         except SpearError as error:
             raise type(error)(f"{path}: {error}") from error
-        self.last = None if facts.get("last") is None else _record(facts["last"])
+        self.last = last
         return self
 
 
 def _record(data: Mapping[str, Any]) -> StepRecord:
     """What StepRecord.to_dict gave, after JSON made lists of tuples."""
-    fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
-    return StepRecord(**fields)
+    try:
+        return StepRecord(**{name: tuple(value) if isinstance(value, list) else value for name, value in data.items()})
+    except (AttributeError, TypeError) as error:
+        raise CheckpointError(f"its record of the last step has another form ({error})") from error
 
 
 def _with_suffix(path: str | Path) -> Path:

@@ -166,6 +166,16 @@ def test_a_file_that_does_not_fit_changes_nothing(net: nn.Module, tmp_path: Path
     assert bits(tta.streams["b"].state_dict()) == before
 
 
+def test_a_record_of_another_form_is_refused_and_nothing_is_changed(net: nn.Module, tmp_path: Path) -> None:
+    tta = stepped(net)
+    path = tta.streams["a"].save(tmp_path / "a")
+    path.write_bytes(path.read_bytes().replace(b"anchor_loss", b"anchor_lnss"))
+    before = bits(tta.streams["b"].state_dict())
+    with pytest.raises(CheckpointError, match=r"a\.safetensors: its record of the last step has another form"):
+        tta.streams["b"].load(path)
+    assert bits(tta.streams["b"].state_dict()) == before
+
+
 def test_a_whole_learner_goes_on_with_its_streams(net: nn.Module) -> None:
     tta, twin = stepped(net), learner(net)
     twin.load_state_dict(copy.deepcopy(tta.state_dict()))
