@@ -1,9 +1,13 @@
 """When a replacement applies, which tokens have a gradient, and how much a backward computes at once."""
 
+import sys
 from typing import Any
 
 import torch
 from torch import Tensor
+
+_CHECKPOINT = "torch.utils.checkpoint"
+_TOP_HOOKS: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # torch before 2.8 has none
 
 
 def flows_through(x: Any, *others: Any) -> bool:
@@ -35,8 +39,20 @@ def is_checkpointed() -> bool:
     >>> is_checkpointed()
     False
     """
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)  # pyright: ignore[reportAttributeAccessIssue]
-    return hooks is not None and getattr(hooks[0], "__module__", "") == "torch.utils.checkpoint"
+    if _TOP_HOOKS is None:
+        return _is_called_from(_CHECKPOINT)
+    hooks = _TOP_HOOKS(False)
+    return hooks is not None and getattr(hooks[0], "__module__", "") == _CHECKPOINT
+
+
+def _is_called_from(module: str) -> bool:
+    """Whether a function of this module is among those that wait for the one that runs."""
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__") == module:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def tokens_with_gradient(dy: Tensor) -> Tensor | None:

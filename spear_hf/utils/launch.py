@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 
+_NAMED = ("trackio", "wandb")  # whose runs get a name; others take the folder itself
+
+
 def start_accelerator(
     *, cpu: bool = False, log_with: str | None = None, folder: str | Path | None = None
 ) -> "Accelerator":
@@ -24,7 +27,7 @@ def start_accelerator(
         cpu: use the CPU even if there is a GPU. Without a GPU the CPU is always used.
         log_with: names of trackers, separated by commas: "tensorboard", "trackio", "wandb" or another one that
             accelerate supports. They are started here; `end_trackers` ends them.
-        folder: the folder for the files of trackers that write files.
+        folder: the folder for the files of trackers that write files; trackio and wandb name their run after it.
 
     Raises:
         ConfigError: accelerate does not support a tracker, or its package is not installed. Accelerate itself would
@@ -39,7 +42,8 @@ def start_accelerator(
     accelerator = Accelerator(cpu=cpu or not _has_device(), log_with=names or None, project_dir=folder)
     refuse_fewer_processes(accelerator.num_processes)
     if names:
-        accelerator.init_trackers("spear_hf")
+        named = {} if folder is None else {name: {"name": Path(folder).resolve().name} for name in _NAMED}
+        accelerator.init_trackers("spear_hf", init_kwargs=named)
     return accelerator
 
 

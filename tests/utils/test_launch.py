@@ -1,3 +1,4 @@
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -76,3 +77,20 @@ def test_trackers_that_write_files_do_so_in_the_folder(tmp_path: Path) -> None:
     launch.end_trackers(accelerator)
     events = EventAccumulator(str(tmp_path / "spear_hf")).Reload()
     assert [(event.step, event.value) for event in events.Scalars("error/source")] == [(3, 25.0)]
+
+
+@pytest.mark.slow
+def test_a_run_of_trackio_stays_here_and_has_the_name_of_its_folder(tmp_path: Path) -> None:
+    pytest.importorskip("trackio", reason="trackio is not installed; pip install trackio")
+    code = (
+        "from spear_hf.utils.launch import end_trackers, start_accelerator\n"
+        "accelerator = start_accelerator(cpu=True, log_with='trackio', folder='runs/fog')\n"
+        "accelerator.log({'error/source': 25.0}, step=3)\n"
+        "end_trackers(accelerator)\n"
+    )
+    where = {"TRACKIO_DIR": str(tmp_path / "trackio")}
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=OFFLINE | where, check=True, capture_output=True)
+    with sqlite3.connect(tmp_path / "trackio" / "spear_hf.db") as kept:
+        assert kept.execute("SELECT run_name, step, metrics FROM metrics").fetchall() == [
+            ("fog", 3, b'{"error/source":25.0}')
+        ]
