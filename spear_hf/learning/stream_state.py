@@ -313,7 +313,8 @@ class StreamState:
 def _record(data: Mapping[str, Any]) -> StepRecord:
     """What StepRecord.to_dict gave, after JSON made lists of tuples."""
     try:
-        return StepRecord(**{name: tuple(value) if isinstance(value, list) else value for name, value in data.items()})
+        fields: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+        return StepRecord(**fields)
     except (AttributeError, TypeError) as error:
         raise CheckpointError(f"its record of the last step has another form ({error})") from error
 
