@@ -116,12 +116,16 @@ def _means(
     columns = [normalized_entropy(logits)[:, None], log_probabilities(logits).exp()]
     if with_ratio:
         columns.append(likelihood_ratio(logits)[:, None])
-    means = _row_means(torch.cat(columns, 1), shard, groups)
+    means = row_means(torch.cat(columns, 1), shard, groups)
     return means[..., 0], means[..., 1 : 1 + logits.shape[-1]], means[..., -1] if with_ratio else None
 
 
-def _row_means(rows: Tensor, shard: BatchShard | None, groups: ImageGroups | None) -> Tensor:
-    """(R,) over the global batch, or (S, R) over each stream's images, of rows (B, R)."""
+def row_means(rows: Tensor, shard: BatchShard | None = None, groups: ImageGroups | None = None) -> Tensor:
+    """(R,) over the global batch, or (S, R) over each stream's images, of rows (B, R).
+
+    >>> row_means(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    tensor([2., 3.])
+    """
     if groups is not None:
         return groups.means(rows)
     return rows.sum(0) / len(rows) if shard is None else shard.sum(rows.sum(0)) / shard.total
@@ -190,6 +194,7 @@ def spear_loss(
     shard: BatchShard | None = None,
     seen: ClassMarginal | Sequence[ClassMarginal] | None = None,
     groups: ImageGroups | None = None,
+    temperature: Tensor | None = None,
 ) -> Losses:
     """lambda_ent L_ent + lambda_div L_div + lambda_anchor L_anchor (Eq. 11), with its parts; of the global batch.
 
@@ -200,12 +205,18 @@ def spear_loss(
         shard: as for `batch_means`.
         seen: what the mean prediction remembers of the stream, of each stream for `groups`; None takes the batch alone.
         groups: as for `batch_means`; every loss is then (S,), each stream's own, and the RSPs are (S, C).
+        temperature: a scalar, or (S,), that logits are divided by for the losses; `mean_entropy` is that of the logits
+            as they are. None is 1.
 
     >>> import torch
     >>> round(spear_loss(torch.zeros(4, 10), {0: [RSP(8, 1)]}, SpearConfig.paper(tau=0.25)).entropy.item(), 4)
     0.75
     """
     share = config.likelihood_ratio
+    answered = None if temperature is None else batch_means(logits.detach(), shard, groups)[0]
+    if temperature is not None:
+        rows = temperature if groups is None else temperature[groups.index.to(temperature.device)][:, None]
+        logits = logits / rows
     mean_entropy, mean_prediction, ratio = _means(logits, shard, groups, with_ratio=share > 0)
     entropy = entropy_loss(mean_entropy, config.tau)
     if ratio is not None:
@@ -219,7 +230,8 @@ def spear_loss(
     weights = [config.lambda_div * each for each in evidence(sizes, logits.shape[-1], config, seen)]
     lambda_div = weights[0] if groups is None else diversity.new_tensor(weights)
     total = config.lambda_ent * entropy + lambda_div * diversity + config.lambda_anchor * anchor
-    return Losses(mean_entropy, mean_prediction, entropy, diversity, anchor, total)
+    shown = mean_entropy if answered is None else answered
+    return Losses(shown, mean_prediction, entropy, diversity, anchor, total)
 
 
 def evidence(

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from spear_hf.backbones.fingerprint import KnownBase
+from spear_hf.backbones.head import own_head
 from spear_hf.config import SpearConfig, differences
 from spear_hf.errors import CheckpointError, ConfigError, InputError, LaunchError
 from spear_hf.learning.first_step import refuse_other_ranks
@@ -24,6 +25,7 @@ from spear_hf.learning.steered_forward import Answered, SteeredForward, Values
 from spear_hf.learning.stream_batch import StreamBatch, grouped, local_shard
 from spear_hf.learning.stream_state import AdapterStream, StreamState
 from spear_hf.learning.streams import Streams
+from spear_hf.learning.temperature import OF_TEXTS, learning_temperature
 from spear_hf.learning.tta_views import check_views, mean_answer
 from spear_hf.steering.context import VALUES
 from spear_hf.steering.model import SpearModel
@@ -125,6 +127,8 @@ class Spear:
             sync_batch_stats=sync_batch_stats,
             accelerator=accelerator,
         )
+        asked = self.config.learning_entropy
+        self._entropy = asked if asked is not None else OF_TEXTS if own_head(self.model.base_model).labels else 0.0
         self._base = KnownBase(self.model.base_model)
         self._arguments = arguments_of(self.model.base_model)
         self._is_compared = self.processes.count == 1
@@ -289,7 +293,10 @@ class Spear:
         """Of each stream: scalars for one, (S,) for several."""
         classes = [state.classes for state in batch.states if state.classes is not None] or None
         seen = classes[0] if classes and batch.index is None else classes
-        return spear_loss(logits, self._by_depth(values), self.config, batch.shard, seen, batch.groups)
+        shard, groups, temperature = batch.shard, batch.groups, None
+        if self._entropy:
+            temperature = learning_temperature(logits, self._entropy, shard, groups)
+        return spear_loss(logits, self._by_depth(values), self.config, shard, seen, groups, temperature)
 
     def _by_depth(self, values: Values) -> dict[int, list[RSPValues]]:
         found: dict[int, list[RSPValues]] = {}

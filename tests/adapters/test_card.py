@@ -52,6 +52,7 @@ def test_a_card_lists_every_field_that_differs_from_the_default() -> None:
 @pytest.mark.parametrize("field", [f.name for f in fields(SpearConfig)])
 def test_no_field_is_left_out_of_a_card(field: str) -> None:
     odd = {
+        "learning_entropy": 0.3,
         "boundaries": "all",
         "num_groups": 3,
         "stem": "patch_embed",

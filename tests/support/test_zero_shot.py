@@ -60,6 +60,16 @@ def test_two_towers_answer_as_the_model_and_learn(make: Any) -> None:
     assert all(torch.equal(value, before[name]) for name, value in base.state_dict().items())
 
 
+@works("a logit scale of 100, with the default configuration", "what is learned does not depend on the scale")
+def test_two_towers_learn_at_a_logit_scale_of_100() -> None:
+    base = tiny_clip()
+    base.logit_scale.data.fill_(4.6052)
+    tta = Spear(get_spear_model(base, **WORDS))
+    for _ in range(2):
+        tta.step(**images_for(None))
+    assert all(float(value.detach().std()) > 0.01 for value in tta.parameters())
+
+
 @works("prompt templates: `templates=[...]`", "the mean of the prompts' directions")
 def test_templates_are_averaged() -> None:
     one, other, both = (
