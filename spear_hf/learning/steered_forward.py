@@ -14,7 +14,7 @@ from spear_hf.learning.alpha_shares import AlphaShares, ImageMeans
 from spear_hf.learning.first_step import refuse_no_gradient, refuse_probabilities
 from spear_hf.learning.record import CONFIDENT
 from spear_hf.learning.statistics_memory import NormLayout, ReplayedStatistics, StreamStatistics
-from spear_hf.learning.stream_batch import StreamBatch, local_shard
+from spear_hf.learning.stream_batch import StreamBatch
 from spear_hf.learning.stream_state import AdapterStream, StreamState
 from spear_hf.learning.tta_views import further_views
 from spear_hf.steering.context import Pair, SteeringContext
@@ -166,9 +166,8 @@ class SteeredForward:
         seen = ImageMeans(self.norms)
         with torch.no_grad(), self._autocast(), self.model.steering(SteeringContext({}, self.config.alpha, seen)):
             self.model(batch.x, **batch.further)
-        shard = batch.shard if self.sync_batch_stats else local_shard(batch.shard.local)
-        sizes = [shard.total] if batch.index is None else batch.sizes
-        for shares, means, size in zip(known, seen.of_streams(shard, batch.groups), sizes, strict=True):
+        # of the global batch even where statistics are each process's own: the size of a step is one for all
+        for shares, means, size in zip(known, seen.of_streams(batch.shard, batch.groups), batch.sizes, strict=True):
             shares.add(means, size, self.norms)
         return known
 
