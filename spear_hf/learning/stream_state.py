@@ -183,7 +183,7 @@ class StreamState:
                 "optimizer": self._optimizer_state(),
                 "statistics": self.statistics.state_dict(),
                 "jump": None if self.shift is None else self.shift.state_dict(),
-                "alpha": self.alpha_shares.state_dict(),
+                "trial": self.alpha_shares.state_dict(),
                 "seen": None if self.classes is None else self.classes.state_dict(),
                 "num_steps": self.num_steps,
             }
@@ -225,7 +225,7 @@ class StreamState:
             ) from error
 
     def _check(self, state: Mapping[str, Any]) -> None:
-        wanted = {"config", "rsp", "start", "optimizer", "statistics", "jump", "alpha", "seen", "num_steps"}
+        wanted = {"config", "rsp", "start", "optimizer", "statistics", "jump", "trial", "seen", "num_steps"}
         if missing := sorted(wanted - state.keys()):
             raise CheckpointError(f"this state lacks {missing}; resume from one that is whole")
         if differ := differences(state["config"], self._configuration()):
@@ -258,7 +258,7 @@ class StreamState:
 
     def _load_memories(self, state: Mapping[str, Any]) -> None:
         self.statistics.load_state_dict(state["statistics"])
-        self.alpha_shares.load_state_dict(state["alpha"])
+        self.alpha_shares.load_state_dict(state["trial"])
         if self.shift is not None:
             self.shift.load_state_dict(state["jump"])
         if self.classes is not None:

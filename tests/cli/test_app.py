@@ -26,7 +26,7 @@ def test_the_real_command_shows_its_help_quickly_and_loads_nothing_heavy() -> No
     """In time of the processor, which a busy machine does not change."""
     heavy = ["torch", "transformers", "timm", "datasets", "numpy", "matplotlib", "huggingface_hub"]
     code = f"import atexit, runpy, sys; atexit.register(lambda: print([m for m in {heavy} if m in sys.modules]));"
-    code += "sys.argv[1:] = ['--help']; runpy.run_module('spear_hf', run_name='__main__')"
+    code += "sys.argv[1:] = ['--help']; runpy.run_module('spear_hf.cli', run_name='__main__')"
     before = os.times().children_user
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert os.times().children_user - before < 0.6

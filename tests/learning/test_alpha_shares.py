@@ -110,9 +110,9 @@ def test_a_new_domain_is_measured_anew(net: nn.Module) -> None:
     tta = learner(net, memory_images=64, domain_jump=4.0)
     measured = []
     for x in batches[:6] + [y * 0.3 - 2 for y in batches[6:]]:
-        before = tta.state_dict()["alpha"]["count"]
+        before = tta.state_dict()["trial"]["count"]
         tta.step(x)
-        measured.append(tta.state_dict()["alpha"]["count"] != before)
+        measured.append(tta.state_dict()["trial"]["count"] != before)
     assert measured == [True, True, False, False, False, False, True, True, False, False]
     tta.reset()
     assert tta.stream.alpha_shares.shares is None
@@ -135,7 +135,7 @@ def test_predict_answers_as_step_does_and_a_call_of_the_model_as_the_adapter(net
 def test_without_alpha_there_is_nothing_to_measure(net: nn.Module, images: Tensor) -> None:
     tta = learner(net, alpha=0.0)
     tta.step(images)
-    assert tta.state_dict()["alpha"]["count"] == 0
+    assert tta.state_dict()["trial"]["count"] == 0
 
 
 def test_shares_out_of_range_are_refused() -> None:

@@ -186,7 +186,7 @@ def test_a_whole_learner_goes_on_with_its_streams(net: nn.Module) -> None:
 def test_a_state_with_one_bad_stream_changes_none(net: nn.Module) -> None:
     tta = stepped(net)
     state, before = copy.deepcopy(tta.state_dict()), bits(tta.state_dict())
-    del state["streams"]["b"]["alpha"]
+    del state["streams"]["b"]["trial"]
     with pytest.raises(SpearError):
         tta.load_state_dict(state)
     assert bits(tta.state_dict()) == before
