@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 _CHECKPOINT = "torch.utils.checkpoint"
-_TOP_HOOKS: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # torch before 2.8 has none
+_AUTOGRAD: Any = torch._C._autograd  # pyright: ignore[reportAttributeAccessIssue]
+_TOP_HOOKS: Any = getattr(_AUTOGRAD, "_top_saved_tensors_default_hooks", None)  # torch before 2.8 has none
 
 
 def flows_through(x: Any, *others: Any) -> bool:
