@@ -11,10 +11,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spear_hf import SpearConfig, SpearModel
+from spear_hf import SpearConfig, SpearModel, get_spear_model
 from spear_hf.errors import ExportError
 from tests.builders import TwoStages, steered, tiny_vit
 from tests.support.table import refused, works
+from tests.two_towers import LABELS, tiny_clip, tiny_siglip2, word_tokenizer
 
 needs_onnx = pytest.mark.skipif(
     any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")),
@@ -69,6 +70,27 @@ def test_onnx_of_a_transformer(tmp_path: Path) -> None:
     file = export_onnx(moved(tiny_vit()), tmp_path / "vit.onnx")
     assert (file.input_shape, file.num_classes) == ((3, 32, 32), 2)
     assert max(file.differences.values()) < 1e-4
+
+
+@needs_onnx
+@pytest.mark.slow
+@works("ONNX of a zero-shot CLIP with its labels", "images in, a logit for each label out", on="a small random CLIP")
+def test_onnx_of_a_zero_shot_model(tmp_path: Path) -> None:
+    from spear_hf.integrations.onnx_file import export_onnx
+
+    model = get_spear_model(tiny_clip(), labels=LABELS, processor=word_tokenizer())
+    file = export_onnx(model, tmp_path / "clip.onnx")
+    assert file.num_classes == len(LABELS)
+    assert max(file.differences.values()) < 1e-4
+
+
+@needs_onnx
+@refused("ONNX of a model of several inputs, SigLIP 2's NaFlex", ExportError, "models that take one batch of images")
+def test_onnx_of_a_model_of_several_inputs(tmp_path: Path) -> None:
+    from spear_hf.integrations.onnx_file import export_onnx
+
+    model = get_spear_model(tiny_siglip2(), labels=LABELS, processor=word_tokenizer())
+    export_onnx(model, tmp_path / "naflex.onnx")
 
 
 @needs_onnx
