@@ -13,8 +13,9 @@ from spear_hf.steering.context import Moments, Steering, SteeringContext
 from spear_hf.steering.hooks import register_hooks
 from spear_hf.steering.mixing import mixed_statistics
 from spear_hf.steering.moments import batch_statistics
-from spear_hf.utils.batch import logits_of, pixels_of, validate_batch
+from spear_hf.utils.batch import logits_of, validate_batch
 from spear_hf.utils.distributed import BatchShard, ProcessGroup
+from spear_hf.utils.model_inputs import arguments_of, images_and_further, with_one_row
 
 
 class Source:
@@ -39,13 +40,15 @@ class Source:
     @torch.no_grad()
     def step(self, x: Tensor | Mapping[str, Any] | None = None, *, pixel_values: Tensor | None = None) -> Tensor:
         """The source's logits (B, K)."""
-        x, shard = validate_batch(pixels_of(x, pixel_values), self.processes)
-        return self.answer(x, shard)[: shard.local]
+        images, further = images_and_further(x, pixel_values, {}, arguments_of(self.model))
+        images, shard = validate_batch(images, self.processes, further)
+        further = further if shard.local else with_one_row(further)
+        return self.answer(images, shard, **further)[: shard.local]
 
-    def answer(self, x: Tensor, shard: BatchShard) -> Tensor:
-        """The logits of x; x is one black image on a process without images."""
+    def answer(self, x: Tensor, shard: BatchShard, **further: Any) -> Tensor:
+        """The logits of x; x is one black image on a process without images; `further` goes with it."""
         self.model.eval()  # train() may have been called since: no dropout, and no running statistics written
-        return logits_of(self.model(x))
+        return logits_of(self.model(x, **further))
 
     def reset(self) -> None:
         """Nothing to forget."""
@@ -119,11 +122,11 @@ class BnAdapt(Source):
         self._steering = Steering()
         self._handles = register_hooks(model, (), self._steering)
 
-    def answer(self, x: Tensor, shard: BatchShard) -> Tensor:
+    def answer(self, x: Tensor, shard: BatchShard, **further: Any) -> Tensor:
         """The logits of x under the statistics of the global batch."""
         statistics = UnbiasedStatistics() if self.unbiased else None
         with self._steering.within(context=SteeringContext({}, self.alpha, statistics, shard=shard)):
-            return super().answer(x, shard)
+            return super().answer(x, shard, **further)
 
     def unload(self) -> nn.Module:
         """The base without the hooks."""

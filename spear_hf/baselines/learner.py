@@ -23,8 +23,9 @@ from spear_hf.errors import ConfigError, LaunchError
 from spear_hf.learning.objective import normalized_entropy
 from spear_hf.learning.optimize import descend
 from spear_hf.learning.record import NON_FINITE_LOGITS, UNRELIABLE, StepRecord
-from spear_hf.utils.batch import pixels_of, validate_batch
+from spear_hf.utils.batch import validate_batch
 from spear_hf.utils.distributed import ProcessGroup
+from spear_hf.utils.model_inputs import images_alone
 
 
 class Learner:
@@ -101,7 +102,7 @@ class Learner:
         Raises:
             InputError: empty, not float, or not finite; nothing was learned.
         """
-        images = pixels_of(x, pixel_values)
+        images = images_alone(x, pixel_values, getattr(self.adapted, "model", None), "this method")
         with torch.inference_mode(False), torch.enable_grad():
             images = images.clone() if isinstance(images, Tensor) and images.is_inference() else images
             images, _ = validate_batch(images, self.processes)

@@ -42,7 +42,7 @@ class Meter:
         self.memory_kind = ""
         self._weights = {name: storages_of(method) for name, method in methods.items()} if memory else {}
 
-    def step(self, name: str, x: Tensor) -> tuple[Tensor, float, int]:
+    def step(self, name: str, x: Any) -> tuple[Tensor, float, int]:
         """(logits, seconds, bytes at the peak) of one step of a method; 0 bytes where memory is not measured.
 
         The seconds include the work that is still in a GPU's queue when `step` returns.
@@ -50,22 +50,29 @@ class Meter:
         method = self.methods[name]
         if not self._weights:
             return *_timed(method, x), 0
-        if x.device.type == "cuda":
+        device = _tensors(x)[0].device
+        if device.type == "cuda":
             self.memory_kind = ON_CUDA
-            torch.cuda.reset_peak_memory_stats(x.device)
-            return *_timed(method, x), torch.cuda.max_memory_allocated(x.device)
+            torch.cuda.reset_peak_memory_stats(device)
+            return *_timed(method, x), torch.cuda.max_memory_allocated(device)
         self.memory_kind = ELSEWHERE
-        with SavedBytes(self._weights[name] | {_address(x)}) as saved:
+        with SavedBytes(self._weights[name] | {_address(each) for each in _tensors(x)}) as saved:
             logits, seconds = _timed(method, x)
         return logits, seconds, saved.peak
 
 
-def _timed(method: TTAMethod, x: Tensor) -> tuple[Tensor, float]:
-    _wait(x.device)
+def _timed(method: TTAMethod, x: Any) -> tuple[Tensor, float]:
+    device = _tensors(x)[0].device
+    _wait(device)
     began = time.perf_counter()
     logits = method.step(x)
-    _wait(x.device)
+    _wait(device)
     return logits, time.perf_counter() - began
+
+
+def _tensors(x: Any) -> list[Tensor]:
+    """Those of a batch: the images, and what goes with them."""
+    return [each for each in x.values() if isinstance(each, Tensor)] if isinstance(x, Mapping) else [x]
 
 
 def storages_of(method: Any) -> frozenset[int]:

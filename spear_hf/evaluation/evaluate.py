@@ -210,7 +210,7 @@ def _answer(
 ) -> tuple[list[Tensor], BatchRecord]:
     """Let every method predict and learn from one batch, and add its sums over all processes to `metrics`."""
     labels, domain = batch.labels, batch.domain
-    x: Tensor = batch.pixel_values if device is None else batch.pixel_values.to(device)
+    x = batch.inputs(device)
     sums, answers, refusal = [], [], None
     for name in meter.methods:
         logits, seconds, memory = meter.step(name, x)
@@ -220,12 +220,12 @@ def _answer(
             sums.append(sums_over(logits, labels, classes, answers[0]))
         except DataError as error:
             refusal = error  # raised below, on all processes: one that raised here would leave the others waiting
-    total = processes.shard(len(x), refusal).total
+    total = processes.shard(len(batch.pixel_values), refusal).total
     num_classes = answers[-1].shape[1]
     truth = torch.zeros(0, dtype=torch.int64) if labels is None else labels.cpu()
     histograms = [c.cpu().bincount(minlength=num_classes) for c in (answers_of(answers[-1], classes), truth)]
     # one collective for all sums of all methods
-    everywhere = processes.sum(torch.cat([*sums, *histograms]).to(x.device)).cpu()
+    everywhere = processes.sum(torch.cat([*sums, *histograms]).to(device or batch.pixel_values.device)).cpu()
     counted = everywhere[: NUM_SUMS * len(sums)].view(len(sums), NUM_SUMS).tolist()
     answered, true = everywhere[NUM_SUMS * len(sums) :].chunk(2)
     for (name, method), values in zip(meter.methods.items(), counted, strict=True):

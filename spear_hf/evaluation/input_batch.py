@@ -1,12 +1,14 @@
 """The batches of any stream in one form: `load_stream`'s, the user's own DataLoader, or any iterable."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from spear_hf.errors import DataError
+from spear_hf.utils.model_inputs import OF_STREAMS
 
 UNNAMED = "images"  # the domain of batches that name none
 
@@ -25,6 +27,21 @@ class InputBatch(NamedTuple):
     names: list[str]  # of the images; running numbers where the stream has none
     domain: str
     is_domain_start: bool
+    further: Mapping[str, Any] = MappingProxyType({})  # what else the batch holds, for models of several inputs
+
+    def inputs(self, device: Any = None) -> Tensor | dict[str, Any]:
+        """What a method is given: the images, with what goes with them where the batch has any.
+
+        Args:
+            device: where tensors are moved; None leaves them.
+        """
+
+        def moved(value: Any) -> Any:
+            return value.to(device) if device is not None and isinstance(value, Tensor) else value
+
+        if not self.further:
+            return moved(self.pixel_values)
+        return {name: moved(value) for name, value in {**self.further, "pixel_values": self.pixel_values}.items()}
 
 
 def input_batches(stream: Iterable[Any], domains: Mapping[str, str] | None = None) -> Iterator[InputBatch]:
@@ -38,7 +55,7 @@ def input_batches(stream: Iterable[Any], domains: Mapping[str, str] | None = Non
 
     Args:
         stream: of `load_stream`, a DataLoader, or any iterable. A dictionary may also hold labels (or label), names,
-            domain and is_domain_start.
+            domain and is_domain_start, and what a model of several inputs takes beside images.
         domains: name of a domain in the stream -> name in the batches.
 
     Raises:
@@ -56,7 +73,8 @@ def input_batches(stream: Iterable[Any], domains: Mapping[str, str] | None = Non
         if len(names) != len(x):
             raise DataError(f"a batch has {len(x)} images and {len(names)} names; give one for each, or none")
         labels = None if labels is None else torch.as_tensor(labels)
-        yield InputBatch(x, labels, names, (domains or {}).get(domain, domain), starts)
+        further = {name: v for name, v in batch.items() if name not in ("pixel_values", *OF_STREAMS)}
+        yield InputBatch(x, labels, names, (domains or {}).get(domain, domain), starts, further)
         count, last = count + len(x), domain
 
 

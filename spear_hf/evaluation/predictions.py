@@ -20,6 +20,7 @@ from spear_hf.learning.objective import normalized_entropy
 from spear_hf.learning.record import StepRecord
 from spear_hf.steering.model import SpearModel
 from spear_hf.utils.batch import logits_of
+from spear_hf.utils.model_inputs import called
 
 TOP = 5
 
@@ -114,7 +115,7 @@ def predict(
     """
     asked = _source(method, source)
     for number, batch in enumerate(input_batches(stream)):
-        x = batch.pixel_values if device is None else batch.pixel_values.to(device)
+        x = batch.inputs(device)
         reference = None if asked is None else asked(x)
         logits = _answered(method, x)
         record = getattr(method, "last", None)
@@ -193,7 +194,7 @@ def _top(logits: Tensor, classes: Tensor | None) -> tuple[list[list[int]], list[
     return places.tolist(), [[round(p, 6) for p in row] for row in values[:, :TOP].tolist()]
 
 
-def _source(method: Any, source: TTAMethod | nn.Module | None) -> Callable[[Tensor], Tensor] | None:
+def _source(method: Any, source: TTAMethod | nn.Module | None) -> Callable[[Any], Tensor] | None:
     """What answers as the source; a base that the method steers answers without its adapter."""
     learner = getattr(method, "method", method)  # a Guard's own
     model = getattr(learner, "model", learner)
@@ -202,8 +203,8 @@ def _source(method: Any, source: TTAMethod | nn.Module | None) -> Callable[[Tens
     return None if source is None else lambda x: _answered(source, x)
 
 
-def _answered(method: TTAMethod | nn.Module, x: Tensor) -> Tensor:
+def _answered(method: Any, x: Tensor | dict[str, Any]) -> Tensor:
     if not isinstance(method, nn.Module):
         return method.step(x)
     with torch.no_grad():
-        return logits_of(method(x))
+        return logits_of(called(method, x))

@@ -64,10 +64,10 @@ class Frozen(Source):
     def __init__(self, model: SpearModel, *, accelerator: Any = None) -> None:
         super().__init__(model, accelerator=accelerator)
 
-    def answer(self, x: Tensor, shard: BatchShard) -> Tensor:
+    def answer(self, x: Tensor, shard: BatchShard, **further: Any) -> Tensor:
         """The logits of x, with the statistics of the global batch."""
         with self.model.sharding(shard):
-            return super().answer(x, shard)
+            return super().answer(x, shard, **further)
 
 
 def clean_along(

@@ -19,8 +19,9 @@ from spear_hf.learning.method import TTAMethod
 from spear_hf.learning.record import StepRecord
 from spear_hf.learning.spear import Spear
 from spear_hf.learning.stream_batch import grouped
-from spear_hf.utils.batch import check_images, pixels_of, validate_batch
+from spear_hf.utils.batch import check_images, validate_batch
 from spear_hf.utils.distributed import ProcessGroup
+from spear_hf.utils.model_inputs import images_alone
 
 
 class Guard:
@@ -132,7 +133,7 @@ class Guard:
                 f"streams={streams!r} was given, and {type(self.method).__name__} learns from all images as one "
                 "stream; allowed is streams=None; guard a Spear, or give each stream a method and a Guard of its own"
             )
-        given, bad = pixels_of(x, pixel_values), []
+        given, bad = images_alone(x, pixel_values, getattr(self.method, "model", None), "Guard"), []
         if self.policy.bad_pixels == "repair":
             given, bad = replace_non_finite(given)
         if streams is None or self._watches is None:

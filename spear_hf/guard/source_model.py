@@ -11,6 +11,7 @@ from spear_hf.adapters.arithmetic import deviations
 from spear_hf.errors import ConfigError
 from spear_hf.steering.model import SpearModel
 from spear_hf.utils.batch import logits_of
+from spear_hf.utils.model_inputs import called
 
 
 def source_of(method: Any, source: nn.Module | None = None) -> Callable[[Tensor], Tensor]:
@@ -54,7 +55,7 @@ class _WithoutAdapter:
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
         with self.model.disable_adapter():
-            return logits_of(self.model(x))
+            return logits_of(called(self.model, x))
 
 
 class _FrozenCopy:
@@ -63,7 +64,7 @@ class _FrozenCopy:
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
-        return logits_of(self.model(x))
+        return logits_of(called(self.model, x))
 
 
 class Distance(Protocol):

@@ -37,27 +37,6 @@ def validate_batch(x: Tensor, processes: ProcessGroup, further: Further | None =
     return (x if shard.local else x.new_zeros(1, *x.shape[1:])), shard
 
 
-def pixels_of(x: Any, pixel_values: Any = None) -> Any:
-    """The images among what a step was given: a tensor, what a processor returns, or `pixel_values`.
-
-    >>> import torch
-    >>> from spear_hf.utils.batch import pixels_of
-    >>> pixels_of({"pixel_values": torch.zeros(2, 3, 8, 8)}).shape
-    torch.Size([2, 3, 8, 8])
-
-    Raises:
-        InputError: both, none, or a dictionary without pixel_values.
-    """
-    if (x is None) is (pixel_values is None):
-        raise InputError(f"{'no' if x is None else 'two'} batches of images were given; give x or pixel_values=")
-    found = pixel_values if x is None else x
-    if not isinstance(found, Mapping):
-        return found
-    if "pixel_values" not in found:
-        raise InputError(f"the batch has {sorted(map(str, found))}; allowed is one with pixel_values")
-    return found["pixel_values"]
-
-
 def check_images(x: Tensor, *, may_be_empty: bool = False) -> None:
     """Raise InputError for a batch that must not be answered or learned from; (B, ...) floats, B >= 1, all finite."""
     if not isinstance(x, Tensor) or not x.is_floating_point():

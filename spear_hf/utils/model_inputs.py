@@ -88,6 +88,37 @@ def images_and_further(
     return found[0], further
 
 
+def called(model: Any, x: Any) -> Any:
+    """What a model returns for images, or for a mapping of images and what goes with them.
+
+    >>> called(lambda x: x + 1, 1)
+    2
+    """
+    if not isinstance(x, Mapping):
+        return model(x)
+    images, further = images_and_further(x, None, {}, arguments_of(model))
+    return model(images, **further)
+
+
+def images_alone(x: Any, pixel_values: Any, model: nn.Module | None, who: str) -> Any:
+    """The images among what a step was given, for a method that passes on nothing else.
+
+    Raises:
+        InputError: as for `images_and_further`, or what the model takes beside images.
+
+    >>> images_alone({"pixel_values": 1, "labels": 2}, None, nn.Identity(), "Tent")
+    1
+    """
+    arguments = Arguments() if model is None else arguments_of(model)
+    images, further = images_and_further(x, pixel_values, {}, arguments)
+    if further:
+        raise InputError(
+            f"the batch has {', '.join(further)} beside images, and {who} passes on images alone; take Spear for a "
+            "model of several inputs"
+        )
+    return images
+
+
 def check_further(further: Further, images: int) -> None:
     """Raise InputError for a tensor that has not a row for each image, or holds NaN or infinity.
 

@@ -3,11 +3,15 @@
 What goes with the images has a row for each of them; `step(**batch)` passes over labels.
 """
 
+import copy
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 
-from spear_hf import Spear, get_spear_model
+from spear_hf import Guard, Spear, evaluate, get_spear_model, predict
+from spear_hf.baselines import Source
 from spear_hf.errors import InputError
 from tests.builders import TinyBlock
 from tests.support.table import refused, works
@@ -91,3 +95,32 @@ def test_images_without_what_goes_with_them(image_and_table: Spear) -> None:
 @refused("fewer rows than images", InputError, "give a row for each image")
 def test_fewer_rows_than_images(image_and_table: Spear) -> None:
     image_and_table.step(torch.randn(4, 3, 8, 8), table=torch.randn(3, 4))
+
+
+def batches() -> list[dict[str, Any]]:
+    generator = torch.Generator().manual_seed(0)
+    return [
+        {
+            "pixel_values": torch.randn(4, 3, 8, 8, generator=generator),
+            "table": torch.randn(4, 4, generator=generator),
+            "labels": torch.tensor([0, 1, 2, 3]),
+            "taken_at": [1, 2, 3, 4],
+        }
+        for _ in range(3)
+    ]
+
+
+@works("`evaluate` and `predict` over a DataLoader of dictionaries", "the source is asked too")
+def test_evaluate_and_predict_pass_on_what_goes_with_images(image_and_table: Spear) -> None:
+    base = copy.deepcopy(image_and_table.model).unload()
+    methods: dict[str, Any] = {"source": Source(base), "SPeaR": image_and_table}
+    assert evaluate(methods, batches(), progress=False).images == 12
+    image_and_table.reset()
+    answers = list(predict(image_and_table, batches(), source=image_and_table.model.base_model))
+    expected = base(batches()[0]["pixel_values"], batches()[0]["table"]).softmax(1).max(1).values
+    assert [answer.source_probability for answer in answers[:4]] == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+@refused("other methods than SPeaR, and `Guard`, on such a model", InputError, "passes on images alone; take Spear")
+def test_guard_on_a_model_of_several_inputs(image_and_table: Spear) -> None:
+    Guard(image_and_table).step(batches()[0])

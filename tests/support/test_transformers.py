@@ -107,7 +107,7 @@ def test_pipeline_takes_a_steered_model_without_a_warning(said: StringIO) -> Non
     theirs = pipeline("image-classification", model=base, image_processor=processor)(image)
     ask = pipeline("image-classification", model=get_spear_model(base), image_processor=processor)
     assert ask(image) == theirs
-    assert set(said.getvalue().splitlines()) <= {"Device set to use cpu"}  # which transformers 4.57 says of every model
+    assert "SpearModel" not in said.getvalue()
 
 
 @refused("`SpearTrainer` of a method without RSPs", ConfigError, "SpearTrainer takes a learner on a SpearModel")
