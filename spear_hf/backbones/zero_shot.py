@@ -242,7 +242,13 @@ def _tokens(model: Any, tokenizer: Any, prompts: list[str]) -> dict[str, Tensor]
     """What the text tower takes: SigLIP was trained on prompts of full length, the others on the longest of a batch."""
     config = getattr(model, "config", None)
     longest = getattr(getattr(config, "text_config", None), "max_position_embeddings", None)
-    tokens = tokenizer(prompts, return_tensors="pt", padding=True, truncation=False)
+    try:
+        tokens = tokenizer(prompts, return_tensors="pt", padding=True, truncation=False)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(
+            f"{type(tokenizer).__name__} encodes no texts ({first_line(error)}); pass the model's whole processor, or "
+            "its tokenizer"
+        ) from error
     length = tokens["input_ids"].shape[1]
     if longest is not None and length > longest:
         raise ConfigError(

@@ -23,11 +23,11 @@ from spear_hf.backbones.zero_shot import ZeroShotClassifier, as_classifier, mode
 from spear_hf.boundaries import Boundary, find_boundaries, select_boundaries, verify_boundaries
 from spear_hf.boundaries.probe_forward import device_of
 from spear_hf.config import SpearConfig
-from spear_hf.errors import AdapterNotFoundError, AdapterSaveError, ConfigError, MergeError
+from spear_hf.errors import AdapterNotFoundError, AdapterSaveError, ConfigError, InputError, MergeError
 from spear_hf.steering.classifier import refuse_no_classifier
 from spear_hf.steering.context import VALUES, AdapterChoice, Pair, Steering, SteeringContext
 from spear_hf.steering.hooks import Attachment, refuse_unsteerable
-from spear_hf.steering.interop import forward_like, make_known_to_pipelines
+from spear_hf.steering.interop import forward_like, make_known_to_pipelines, takes_labels
 from spear_hf.steering.logits_reader import Logits, LogitsReader, head_of
 from spear_hf.steering.mixing import batch_norms, scripted_batch_norms
 from spear_hf.steering.rsp import RSP, Adapters
@@ -202,6 +202,11 @@ class SpearModel(nn.Module):
         if pixel_values is not None:
             args = (pixel_values, *args)
         if labels is not None:
+            if not self._takes_labels:
+                raise InputError(
+                    f"labels were given, and {type(self.base_model).__name__} takes none; leave them out, or let "
+                    "SpearTrainer take the loss"
+                )
             kwargs["labels"] = labels
         if adapter_names is None:
             return self.base_model(*args, **kwargs)
@@ -229,6 +234,7 @@ class SpearModel(nn.Module):
     def _show_as_classifier(self) -> None:
         """What other libraries look at: the base's signature, and a name that pipelines know."""
         self.forward = forward_like(self, self.base_model)
+        self._takes_labels = takes_labels(self.base_model)
         make_known_to_pipelines(type(self).__name__)
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from transformers import Trainer, TrainingArguments, ViTImageProcessor, pipeline
 from spear_hf import Guard, Spear, SpearConfig, get_spear_model
 from spear_hf.errors import ConfigError, InputError
 from spear_hf.integrations.trainer import SpearTrainer
-from tests.builders import TwoStages, tiny_resnet, tiny_vit
+from tests.builders import TwoStages, learner, steered, tiny_resnet, tiny_vit
 from tests.support.table import refused, works
 
 ALONE = SpearConfig.paper(tau=0.0, hard_gate=False)
@@ -87,6 +87,21 @@ def test_spear_trainer_takes_a_guard(tmp_path: Path) -> None:
     tta = Guard(Spear(get_spear_model(tiny_resnet(), ALONE)))
     assert "eval_loss" in SpearTrainer(tta, arguments(tmp_path)).evaluate(IMAGES)
     assert tta.num_steps == 3
+
+
+@works("`SpearTrainer` of a timm or torchvision model, or one's own", "the logits, and the cross-entropy to the labels")
+def test_spear_trainer_of_a_model_without_labels(tmp_path: Path) -> None:
+    tta = learner(TwoStages().eval())
+    found = SpearTrainer(tta, arguments(tmp_path), compute_metrics=accuracy).predict(IMAGES)
+    assert found.predictions.shape == (10, 10)
+    assert {"test_loss", "test_accuracy"} <= found.metrics.keys()
+
+
+@refused(
+    "`Trainer` of such a model, which takes no labels", InputError, "leave them out, or let SpearTrainer take the loss"
+)
+def test_trainer_of_a_model_without_labels(tmp_path: Path) -> None:
+    Trainer(steered(TwoStages().eval()), arguments(tmp_path)).evaluate(IMAGES)
 
 
 @works("`Trainer(model=steered, train_dataset=...).train()`", "a supervised epoch of the RSPs; the base stays as it is")

@@ -14,7 +14,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
-from transformers import CLIPImageProcessor, pipeline
+from transformers import CLIPImageProcessor, Trainer, TrainingArguments, pipeline
 
 from spear_hf import AutoSpearModel, Spear, SpearModel, get_spear_model, load_base_model
 from spear_hf.backbones.zero_shot import ZeroShotClassifier
@@ -98,13 +98,23 @@ def test_auto_builds_the_model_and_its_labels(tmp_path: Path) -> None:
     assert torch.equal(again(**images_for(None)).logits, model(**images_for(None)).logits)
 
 
-@works('`pipeline("image-classification", model=steered)`, and `Trainer`', "the labels; a loss where labels are given")
+@works('`pipeline("image-classification", model=steered)`', "the labels")
 def test_a_pipeline_of_a_zero_shot_model() -> None:
     model = get_spear_model(tiny_clip(), **WORDS)
     processor = CLIPImageProcessor(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
     found = pipeline("image-classification", model=model, image_processor=processor)(Image.new("RGB", (40, 40), "red"))
     assert {each["label"] for each in found} == set(LABELS)
-    assert model(**images_for(None), labels=torch.tensor([0, 1, 2, 0])).loss > 0
+
+
+@works("`Trainer(model=steered).predict()`", "the logits, and the cross-entropy to the labels")
+def test_trainer_of_a_zero_shot_model(tmp_path: Path) -> None:
+    args = TrainingArguments(str(tmp_path), report_to=[], use_cpu=True, disable_tqdm=True)
+    model, images = get_spear_model(tiny_clip(), **WORDS), images_for(None)["pixel_values"]
+    rows = [{"pixel_values": image, "labels": k % 3} for k, image in enumerate(images)]
+    found = Trainer(model, args).predict(rows)  # pyright: ignore[reportArgumentType]
+    expected = torch.nn.functional.cross_entropy(model(images).logits.detach(), torch.tensor([0, 1, 2, 0]))
+    assert found.predictions.shape == (4, 3)
+    assert found.metrics["test_loss"] == pytest.approx(float(expected), abs=1e-5)
 
 
 @pytest.mark.slow
@@ -160,6 +170,11 @@ def test_a_prompt_that_is_too_long() -> None:
 @refused("no processor, and a model that came from nowhere", ConfigError, "so it has no tokenizer; pass processor=")
 def test_no_processor() -> None:
     get_spear_model(tiny_clip(), labels=LABELS)
+
+
+@refused("an image processor in place of the processor", ConfigError, "CLIPImageProcessor encodes no texts")
+def test_an_image_processor() -> None:
+    get_spear_model(tiny_clip(), labels=LABELS, processor=CLIPImageProcessor())
 
 
 @refused("to load an adapter on other labels", BaseModelMismatchError, "has other labels ('car' at 1, expected 'dog')")
