@@ -22,7 +22,8 @@ class SpearTrainer(Trainer):
     SpearModel, `Trainer(model=steered)`, learns nothing.
 
     Args:
-        method: a Spear, or a Guard of one.
+        method: a Spear, or a Guard of one; under several processes with `accelerator=Accelerator()`, which makes all of
+            them learn what one process would with a batch as large as all of theirs.
         args, options: as for Trainer; batches are of `per_device_eval_batch_size`, in the order of the dataset.
 
     Raises:
