@@ -70,8 +70,8 @@ class SpearConfig:
     domain_jump: float = field(
         default=4.0,
         metadata=_about(
-            "Reset the remembered statistics, and predict the batch again, when a batch is this many times farther "
-            "from them than usual; 0 disables, as memory_images=0 does (extension)."
+            "Reset the RSPs and the remembered statistics, and predict the batch again, when a batch is this many "
+            "times farther from them than usual; 0 disables, as memory_images=0 does (extension)."
         ),
     )
     alpha_images: int = field(
@@ -79,6 +79,14 @@ class SpearConfig:
         metadata=_about(
             "Number of images at the start of a domain on which is measured how far each layer is from the source, at "
             "one more inference; a layer whose shift could be chance takes less of alpha; 0 takes alpha everywhere "
+            "(extension)."
+        ),
+    )
+    class_skew: bool = field(
+        default=True,
+        metadata=_about(
+            "Look at whether neighbouring images are answered alike, as those of a camera at one shelf are; while they "
+            "are, mix statistics in the first half of the batch norms alone, and learn nothing. Needs memory_images "
             "(extension)."
         ),
     )
@@ -164,7 +172,8 @@ class SpearConfig:
             check_range(self, name, 0.0, 1.0, below=True)
         if self.learning_entropy is not None:
             check_range(self, "learning_entropy", 0.0, 1.0, below=True)
-        check_flag(self, "hard_gate")
+        for name in ("class_skew", "hard_gate"):
+            check_flag(self, name)
         check_count(self, "steps", most=MOST_STEPS)
         for name in ("adapt_every", "learn_stride"):
             check_count(self, name)
@@ -218,6 +227,7 @@ PAPER: dict[str, Any] = {
     "memory_images": 0,
     "domain_jump": 0.0,
     "alpha_images": 0,
+    "class_skew": False,
     "tau": 0.2,
     "hard_gate": True,
     "likelihood_ratio": 0.0,

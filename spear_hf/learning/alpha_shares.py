@@ -74,6 +74,10 @@ class AlphaShares:
         """Of the shares of all layers: how much of a shift there is."""
         return 1.0 if self.shares is None else float(self.shares.mean())
 
+    def shares_of_few(self) -> Tensor | None:
+        """The shares where all images are of few classes: their mean is off by chance as much as that of one image."""
+        return None if self.shares is None else (1 - CHANCE_IMAGES * (1 - self.shares)).clamp_min(0)
+
     def copy(self) -> "AlphaShares":
         """One that later changes of this one do not reach."""
         found = AlphaShares(self.images)

@@ -6,6 +6,7 @@ from typing import Any, TypedDict
 
 BUDGET = "budget: one batch in adapt_every is learned from"
 CONFIDENT = "confident: mean entropy below tau"
+FEW_CLASSES = "the stream shows few classes at a time"
 NON_FINITE_LOGITS = "the model's logits are not finite"
 NON_FINITE_LOSS = "the loss is not finite"
 NON_FINITE_GRADIENT = "the gradient is not finite"

@@ -19,7 +19,15 @@ from spear_hf.errors import CheckpointError, ConfigError, InputError, LaunchErro
 from spear_hf.learning.first_step import refuse_other_ranks
 from spear_hf.learning.objective import Losses, evidence, should_adapt, spear_loss
 from spear_hf.learning.optimize import adam_steps, are_finite, gradients, update
-from spear_hf.learning.record import BUDGET, CONFIDENT, NON_FINITE_GRADIENT, NON_FINITE_LOGITS, StepRecord, loss_fields
+from spear_hf.learning.record import (
+    BUDGET,
+    CONFIDENT,
+    FEW_CLASSES,
+    NON_FINITE_GRADIENT,
+    NON_FINITE_LOGITS,
+    StepRecord,
+    loss_fields,
+)
 from spear_hf.learning.statistics_memory import StreamStatistics
 from spear_hf.learning.steered_forward import Answered, SteeredForward, Values
 from spear_hf.learning.stream_batch import StreamBatch, grouped, local_shard
@@ -280,7 +288,7 @@ class Spear:
         forward = self._forward
         if any(each.shares is None for each in shares):
             shares = forward.shares_with(batch)
-        taken = [each.shares for each in shares]
+        taken = [forward.shares_of(*each) for each in zip(batch.states, shares, strict=True)]
         statistics = StreamStatistics(
             memories, forward.norms, batch.index, batch.sizes, taken, in_tensors=forward.is_compiled
         )
@@ -401,6 +409,8 @@ class Spear:
             return NON_FINITE_LOGITS
         if self.config.hard_gate and not should_adapt(mean_entropy, self.config.tau):
             return CONFIDENT
+        if state.shows_few_classes:
+            return FEW_CLASSES
         return BUDGET if self._forward.is_off_budget(state) else None
 
     def _remember(self, batch: StreamBatch, losses: Losses, skipped: list[str | None], found: Answered) -> None:
@@ -413,13 +423,17 @@ class Spear:
         for state, why, mean, size in zip(batch.states, skipped, predictions, batch.sizes, strict=True):
             if state.classes is not None and why != NON_FINITE_LOGITS:
                 state.classes.add(mean, size)
+            if state.was_taught_by_few:
+                state.unlearn()
 
     def _record(self, batch: StreamBatch, losses: Losses, skipped: list[str | None], found: Answered) -> None:
         """The StepRecord of each stream."""
         rows = [value.view(-1).tolist() for value in (losses.mean_entropy, *losses[2:])]
         for i, (state, why, size) in enumerate(zip(batch.states, skipped, batch.sizes, strict=True)):
             gamma, beta = state.deviations()
-            minimised = None if why in (BUDGET, CONFIDENT, NON_FINITE_LOGITS) else [row[i] for row in rows[1:]]
+            minimised = (
+                None if why in (BUDGET, CONFIDENT, FEW_CLASSES, NON_FINITE_LOGITS) else [row[i] for row in rows[1:]]
+            )
             state.last = StepRecord(
                 step=state.num_steps,
                 batch_size=size,

@@ -46,6 +46,8 @@ class NormLayout:
         self.channels = [place.stop - place.start for place in self.places.values()]
         self.zero_weights = torch.zeros(len(self.names), dtype=torch.float64)
         self.numbers = {name: number for number, name in enumerate(self.names)}
+        self.early = set(self.names[: -(-len(self.names) // 2)])
+        self.is_early = torch.tensor([name in self.early for name in self.names])
         self.sizes = torch.tensor([p.stop - p.start for p in self.places.values()], dtype=torch.float32)
         self.layer_of_channel = torch.arange(len(self.names)).repeat_interleave(self.sizes.long())
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from spear_hf.config import SpearConfig
 from spear_hf.learning.alpha_shares import AlphaShares, ImageMeans
 from spear_hf.learning.first_step import refuse_no_gradient, refuse_probabilities
+from spear_hf.learning.objective import log_probabilities
 from spear_hf.learning.record import CONFIDENT
 from spear_hf.learning.statistics_memory import NormLayout, ReplayedStatistics, StreamStatistics
 from spear_hf.learning.stream_batch import StreamBatch
@@ -128,8 +129,16 @@ class SteeredForward:
     def statistics(self, batch: StreamBatch) -> StreamStatistics:
         """Those that a forward over this batch normalises by."""
         memories = [state.statistics for state in batch.states]
-        shares = [state.alpha_shares.shares for state in batch.states]
+        shares = [self.shares_of(state, state.alpha_shares) for state in batch.states]
         return StreamStatistics(memories, self.norms, batch.index, batch.sizes, shares, in_tensors=self.is_compiled)
+
+    def shares_of(self, state: StreamState, measured: AlphaShares) -> Tensor | None:
+        """(L,), how much of alpha each layer takes; None where all take all of it."""
+        if not state.early_only:
+            return measured.shares
+        shares = measured.shares_of_few() if state.shows_few_classes else measured.shares
+        early = self.norms.is_early.double()
+        return early if shares is None else early * shares
 
     # --- the answer ------------------------------------------------------------------------------------------------
 
@@ -142,14 +151,62 @@ class SteeredForward:
         found = Answered(logits, statistics, self._shifted(batch, logits, statistics))
         if any(found.shifted):
             chosen = [i for i, shifted in enumerate(found.shifted) if shifted]
-            for i in chosen:
-                batch.states[i].statistics.clear()
-                batch.states[i].alpha_shares.clear()
+            self._begin_domains(batch, values, chosen)
             self._measure_shares(batch, chosen)
             self._answer_again(batch, values, found, chosen)
             fresh += chosen
+        if others := self._seeing_fewer_or_more_classes(batch, values, found.logits.detach()):
+            self._answer_again(batch, values, found, others)
         self._measure_shares(batch, [i for i in range(len(batch.states)) if i not in fresh])  # for the next batch
         return found
+
+    def _begin_domains(self, batch: StreamBatch, values: Values, chosen: Sequence[int]) -> None:
+        """Let these streams begin anew, and `values` with them."""
+        for i in chosen:
+            batch.states[i].begin_domain()
+            for key, start in batch.states[i].layout.split(batch.states[i].flat).items():
+                now = values[key].data  # views of one leaf, which autograd does not let be written
+                (now if now.dim() == 1 else now[i]).copy_(start)
+
+    def _seeing_fewer_or_more_classes(self, batch: StreamBatch, values: Values, logits: Tensor) -> list[int]:
+        """The streams whose answers show that they are of few classes at a time after all, or of many."""
+        if all(state.skew is None for state in batch.states):
+            return []
+        logits = self._with_early_answers(batch, values, logits)
+        p = log_probabilities(logits).exp()
+        p = batch.shard.gathered(p) if batch.index is None else p
+        changed = []
+        for i, state in enumerate(batch.states):
+            if state.skew is None:
+                continue
+            first, was = state.skew.is_of_few is None, state.early_only
+            state.skew.add(p if batch.index is None else p[batch.rows_of([i]).to(p.device)])
+            state.skew.decide()
+            state.was_taught_by_few = first and state.shows_few_classes
+            if state.early_only != was:
+                changed.append(i)
+        return changed
+
+    def _with_early_answers(self, batch: StreamBatch, values: Values, logits: Tensor) -> Tensor:
+        """The logits; of streams of which too little is known, with all of alpha in early layers and none in others.
+
+        With as much of alpha as shares allow a network can still be sure of one class.
+        """
+        unknown = [i for i, state in enumerate(batch.states) if state.skew is not None and not state.skew.is_known]
+        if not unknown:
+            return logits
+        part = batch.of(unknown)
+        memories = [state.statistics for state in part.states]
+        shares = [self.norms.is_early.double()] * len(unknown)
+        with torch.no_grad():
+            early = self.logits(
+                part,
+                batch.values_of(values, unknown),
+                StreamStatistics(memories, self.norms, part.index, part.sizes, shares, in_tensors=self.is_compiled),
+            )
+        if part is batch:
+            return early
+        return logits.index_copy(0, batch.rows_of(unknown).to(early.device), early.to(logits.dtype))
 
     def _measure_shares(self, batch: StreamBatch, chosen: Sequence[int]) -> None:
         """Let these streams, of those whose domain is new, know how far these images are from the source."""
@@ -185,7 +242,7 @@ class SteeredForward:
 
     def _first_logits(self, batch: StreamBatch, values: Values, statistics: StreamStatistics) -> Tensor:
         """With a graph where one of the streams is likely to learn from its images as a whole."""
-        likely = any(not (self.was_confident(state) or self.is_off_budget(state)) for state in batch.states)
+        likely = not self._is_checked or any(self._may_learn(state) for state in batch.states)
         with torch.set_grad_enabled(likely and self.config.learn_stride == 1):
             return self.logits(batch, values, statistics)
 
@@ -193,7 +250,11 @@ class SteeredForward:
         """Of the batch norms, now; None where there are none."""
         if not self.model.has_batch_norms:
             return None
-        return self.config.alpha * state.alpha_shares.mean
+        shares = self.shares_of(state, state.alpha_shares)
+        return self.config.alpha * (1.0 if shares is None else float(shares.mean()))
+
+    def _may_learn(self, state: StreamState) -> bool:
+        return not (state.shows_few_classes or self.was_confident(state) or self.is_off_budget(state))
 
     def is_off_budget(self, state: StreamState) -> bool:
         """Whether this batch is one of those that are only answered."""
@@ -208,6 +269,10 @@ class SteeredForward:
         if all(state.shift is None for state in batch.states):
             return [False] * len(batch.states)
         far = statistics.log_distances()
+        for state, each in zip(batch.states, far, strict=True):
+            if state.early_only:  # what the images show may change, in the same domain
+                for layer in each.keys() - self.norms.early:
+                    del each[layer]
         found = [
             state.shift is not None and state.shift.has_come(each)
             for state, each in zip(batch.states, far, strict=True)

@@ -21,6 +21,7 @@ from spear_hf.config import SpearConfig, differences
 from spear_hf.errors import CheckpointError, ConfigError, SpearError
 from spear_hf.learning.alpha_shares import AlphaShares
 from spear_hf.learning.class_marginal import ClassMarginal
+from spear_hf.learning.class_skew import ClassSkew
 from spear_hf.learning.domain_shift import DomainShiftDetector
 from spear_hf.learning.record import StepRecord
 from spear_hf.learning.statistics_memory import StatisticsMemory
@@ -93,8 +94,8 @@ class StreamState:
         num_channels: of all batch norms of the base together, to check a state that is loaded; None checks nothing.
 
     Attributes:
-        statistics, classes, shift, alpha_shares: what it knows of its images; None where the configuration asks for
-            none.
+        statistics, classes, shift, alpha_shares, skew: what it knows of its images; None where the configuration asks
+            for none.
         num_steps: how many batches held images of this stream.
         last: the StepRecord of the latest of them, or None.
 
@@ -121,6 +122,9 @@ class StreamState:
         self.classes = ClassMarginal(config.memory_images) if config.memory_images else None
         self.shift = DomainShiftDetector(config.domain_jump) if config.domain_jump and config.memory_images else None
         self.alpha_shares = AlphaShares(config.alpha_images)
+        watched = config.class_skew and config.memory_images and config.alpha and num_channels != 0
+        self.skew = ClassSkew(config.memory_images) if watched else None
+        self.was_taught_by_few = False  # by images seen before it was known of how many classes they are
         self.num_steps = 0
         self.last: StepRecord | None = None
         self._put(self._start.clone())
@@ -165,11 +169,41 @@ class StreamState:
     def _forget(self) -> None:
         self.statistics.clear()
         self.alpha_shares.clear()
+        self.was_taught_by_few = False
+        if self.skew is not None:
+            self.skew.clear()
         if self.shift is not None:
             self.shift.clear()
         if self.classes is not None:
             self.classes.clear()
         self.num_steps, self.last = 0, None
+
+    @property
+    def early_only(self) -> bool:
+        """Whether statistics are mixed in the first half of the batch norms alone: unless many classes are shown."""
+        return self.skew is not None and not (self.skew.is_known and self.skew.is_of_few is False)
+
+    @property
+    def shows_few_classes(self) -> bool:
+        """Whether few at a time, as far as is known."""
+        return self.skew is not None and bool(self.skew.is_of_few)
+
+    def begin_domain(self) -> None:
+        """The stream has changed to another domain: what was learned in the last, and of its statistics, goes.
+
+        RSPs go with the statistics that they were learned under: those of fog were 80 % wrong on clean images after it,
+        which take none of the stream's statistics.
+        """
+        self.unlearn()
+        self.statistics.clear()
+        self.alpha_shares.clear()
+        if self.skew is not None:
+            self.skew.begin_domain()
+
+    def unlearn(self) -> None:
+        """Values and moments are those of the start; what is remembered stays."""
+        self._put(self._start.clone())
+        self.was_taught_by_few = False
 
     # --- saving ----------------------------------------------------------------------------------------------------
 
@@ -184,6 +218,7 @@ class StreamState:
                 "statistics": self.statistics.state_dict(),
                 "jump": None if self.shift is None else self.shift.state_dict(),
                 "trial": self.alpha_shares.state_dict(),
+                "skew": None if self.skew is None else self.skew.state_dict(),
                 "seen": None if self.classes is None else self.classes.state_dict(),
                 "num_steps": self.num_steps,
             }
@@ -225,7 +260,7 @@ class StreamState:
             ) from error
 
     def _check(self, state: Mapping[str, Any]) -> None:
-        wanted = {"config", "rsp", "start", "optimizer", "statistics", "jump", "trial", "seen", "num_steps"}
+        wanted = {"config", "rsp", "start", "optimizer", "statistics", "jump", "trial", "skew", "seen", "num_steps"}
         if missing := sorted(wanted - state.keys()):
             raise CheckpointError(f"this state lacks {missing}; resume from one that is whole")
         if differ := differences(state["config"], self._configuration()):
@@ -259,6 +294,8 @@ class StreamState:
     def _load_memories(self, state: Mapping[str, Any]) -> None:
         self.statistics.load_state_dict(state["statistics"])
         self.alpha_shares.load_state_dict(state["trial"])
+        if self.skew is not None:
+            self.skew.load_state_dict(state["skew"])
         if self.shift is not None:
             self.shift.load_state_dict(state["jump"])
         if self.classes is not None:

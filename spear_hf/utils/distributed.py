@@ -93,6 +93,14 @@ class BatchShard:
         """Place of this process's first image in the global batch."""
         return sum(self.sizes[: self.rank])
 
+    def gathered(self, rows: Tensor) -> Tensor:
+        """(total, ...), the rows (local, ...) of all processes in the order of the global batch."""
+        if len(self.sizes) == 1:
+            return rows
+        whole = rows.new_zeros(self.total, *rows.shape[1:])
+        whole[self.offset : self.offset + self.local] = rows
+        return self.sum(whole)
+
     def every(self, stride: int) -> tuple["BatchShard", slice]:
         """Every stride-th image of the global batch: how those are spread, and which of this process's they are."""
         starts = [sum(self.sizes[:rank]) for rank in range(len(self.sizes))]

@@ -57,6 +57,7 @@ def test_no_field_is_left_out_of_a_card(field: str) -> None:
         "num_groups": 3,
         "stem": "patch_embed",
         "hard_gate": False,
+        "class_skew": False,
         "domain_jump": 2.0,
         "anchor_growth": 3.0,
         "steps": 2,

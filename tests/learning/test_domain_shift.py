@@ -73,6 +73,13 @@ def test_a_new_domain_is_answered_as_if_nothing_was_before_it(net: nn.Module) ->
     assert all(torch.equal(fresh.step(x), answer) for x, answer in zip(domains()[6:], answers[6:], strict=True))
 
 
+@pytest.mark.parametrize("streams", [None, "a"])
+def test_what_was_learned_in_the_last_domain_is_forgotten_in_a_new_one(net: nn.Module, streams: str | None) -> None:
+    tta = learner(net, learning_rate=0.01)
+    answers = [tta.step(x, streams=streams) for x in domains()]
+    assert torch.equal(learner(tta.unload()).step(domains()[6]), answers[6])
+
+
 def test_without_it_the_old_domain_is_remembered(net: nn.Module) -> None:
     tta = learner(net, domain_jump=0.0)
     answers = [tta.step(x) for x in domains()]
