@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 from torch import Tensor, nn
 
 from spear_hf import Spear, SpearConfig, get_spear_model, load_processor, load_stream
 from spear_hf.baselines import BnAdapt, Source
 from spear_hf.errors import SpearError
 from spear_hf.evaluation.evaluate import evaluate
+from spear_hf.utils.launch import start_accelerator
 from tests.builders import TinyNet, TinyStream, images_and_labels, picture_rows
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -140,7 +140,7 @@ class FatalStream(TinyStream):
 
 def main(mode: str, folder: Path) -> None:
     torch.set_num_threads(1)
-    accelerator = Accelerator(cpu=True)
+    accelerator = start_accelerator(cpu=True)
     if mode == "exact":
         found = {
             "count": accelerator.num_processes,

@@ -1,5 +1,6 @@
 """Start accelerate, and refuse a launch that gave fewer processes or trackers than were asked for."""
 
+import atexit
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ _NAMED = ("trackio", "wandb")  # whose runs get a name; others take the folder i
 def start_accelerator(
     *, cpu: bool = False, log_with: str | None = None, folder: str | Path | None = None
 ) -> "Accelerator":
-    """An Accelerator over all processes of the launcher.
+    """An Accelerator over all processes of the launcher; the process group is destroyed when the process ends.
 
     >>> start_accelerator(cpu=True).num_processes
     1
@@ -41,6 +42,8 @@ def start_accelerator(
     _check_trackers(names)
     accelerator = Accelerator(cpu=cpu or not _has_device(), log_with=names or None, project_dir=folder)
     refuse_fewer_processes(accelerator.num_processes)
+    if accelerator.num_processes > 1:  # gloo's threads may abort a process that ends with its group
+        atexit.register(accelerator.state.destroy_process_group)
     if names:
         named = {} if folder is None else {name: {"name": Path(folder).resolve().name} for name in _NAMED}
         accelerator.init_trackers("spear_hf", init_kwargs=named)

@@ -35,7 +35,7 @@ def test_the_confident_are_taken_away_in_order(data: ImageSet) -> None:
 def test_a_shut_gate_is_mixing_alone_and_an_open_one_makes_no_difference(net: nn.Module, data: ImageSet) -> None:
     def row(tau: float) -> GateRow:
         gated, free = (
-            lambda base, hard=hard: Spear(get_spear_model(base, SpearConfig(tau=tau, hard_gate=hard)))
+            lambda base, hard=hard: Spear(get_spear_model(base, SpearConfig(tau=tau, hard_gate=hard, class_skew=False)))
             for hard in (True, False)
         )
         return next(gate_ablation(net, [data], gated, free, batch_sizes=[8]))

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 
 from spear_hf import Guard, GuardPolicy, Spear, get_spear_model
 from spear_hf.learning.record import StepRecord
+from spear_hf.utils.launch import start_accelerator
 from tests.builders import images_and_labels
 from tests.processes import CONFIG, base, part
 
@@ -32,5 +32,5 @@ def guarded(accelerator: Any) -> dict[str, Any]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    accelerator = Accelerator(cpu=True)
+    accelerator = start_accelerator(cpu=True)
     torch.save(guarded(accelerator), Path(sys.argv[1]) / f"{accelerator.process_index}.pt")

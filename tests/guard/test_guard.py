@@ -235,7 +235,8 @@ def test_a_stream_of_one_class_is_answered_as_well_as_by_the_source(embedded: Pa
         [image.reshape(28, 28, 1) for image, y in zip(rows["image"], rows["label"], strict=True) if y == 3]
     )
     x = load_processor(base)(dresses[:384].expand(-1, -1, -1, 3))
-    alone, guard = Spear(get_spear_model(copy.deepcopy(base))), Guard(Spear(get_spear_model(base)))
+    alone, other = (Spear(get_spear_model(copy.deepcopy(base)), class_skew=False) for _ in range(2))
+    guard = Guard(other)
     wrong = {name: [m.step(part).argmax(1) != 3 for part in x.split(16)] for name, m in (("a", alone), ("g", guard))}
     errors = {name: 100 * float(torch.cat(parts).float().mean()) for name, parts in wrong.items()}
     source = 100 * float((guard._source(x).argmax(1) != 3).float().mean())

@@ -9,12 +9,12 @@ from tests.processes import run_in_two_processes
 SCRIPT = """
 import sys
 import torch
-from accelerate import Accelerator
 from spear_hf import SpearConfig
 from spear_hf.errors import LaunchError
+from spear_hf.utils.launch import start_accelerator
 from tests.builders import TwoStages, learner
 
-accelerator, lines = Accelerator(cpu=True), []
+accelerator, lines = start_accelerator(cpu=True), []
 rank = accelerator.process_index
 for what in ("tau", "weights", "adapter", "nothing"):
     torch.manual_seed(rank if what == "weights" else 0)
