@@ -1,4 +1,4 @@
-"""A hundred kills at random moments of each kind of writing; docs/faults.md lists what held."""
+"""Kills at random moments of each kind of writing; docs/faults.md lists how many, and what held."""
 
 import copy
 import shutil
@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from huggingface_hub.constants import HF_HUB_CACHE
 from torch import nn
 
 from spear_hf import SpearConfig, SpearModel, load_stream
 from spear_hf.adapters.card_metrics import CardMetrics, CardRow
+from spear_hf.adapters.download import pull
 from spear_hf.data.export import write_corrupted
 from spear_hf.learning.streams import Streams
 from spear_hf.utils.files import TEMPORARY
@@ -20,6 +22,7 @@ from spear_hf.utils.folders import JOURNAL, settle
 from tests.builders import TwoStages, learner, steered
 from tests.evaluation.test_run_folder import Gradual, run
 from tests.faults.kills import killed_at_random
+from tests.hub_server import LoopbackHub
 
 pytestmark = [
     pytest.mark.slow,
@@ -69,6 +72,30 @@ def test_an_adapter_that_is_saved_over_is_the_old_one_or_the_new_one(tmp_path: P
 
     killed_at_random(save, check)
     save()
+    assert leftovers(tmp_path) == []
+
+
+def test_an_adapter_that_is_pulled_over_is_the_old_one_or_the_new_one(hub: LoopbackHub, tmp_path: Path) -> None:
+    whole, commits = [], []
+    for alpha in (0.25, 0.5):
+        result = CardMetrics("photos", online=(CardRow(f"fog/{alpha}", 8, 40.0, 30.0),))
+        whole.append(files(learned(alpha).save_pretrained(tmp_path / "whole", results=result)))
+        commits.append(hub.put("me/fog", whole[-1]))
+    folder, cleared = tmp_path / "fog", []
+
+    def pull_both() -> None:
+        for commit in commits:
+            pull("me/fog", folder, revision=commit)
+
+    def check() -> None:
+        assert not folder.exists() or files(folder) in whole
+        cleared.append(len(cleared) % 2 == 0)
+        if cleared[-1]:  # the next child downloads; the others find what killed ones left in the cache
+            shutil.rmtree(HF_HUB_CACHE, ignore_errors=True)
+
+    killed_at_random(pull_both, check, kills=40)
+    pull_both()
+    assert files(folder) == whole[-1]
     assert leftovers(tmp_path) == []
 
 
