@@ -5,7 +5,7 @@
 
 Both methods predict each batch in turn, so that their times come from one run. Noise images have no label and are not
 counted. A stream on which SPeaR stops with an error says so. "over" is how many points the guarded error is above the
-lower of the other two; allowed are 2. To tune `--policy '{"margin": 0.03}'`, take images that are not reported: --held-out.
+lower of the other two; allowed are 2. To tune `--policy '{"margin": 0.03}'`, take images that no table has: --held-out.
 """
 
 import argparse

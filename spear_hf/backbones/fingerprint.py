@@ -1,4 +1,5 @@
-"""Which base an adapter belongs to: a hash of the structure, and some weights, compared with a tolerance for bf16.
+"""Which base an adapter belongs to: a hash of the structure, some weights, compared with a tolerance for bf16, and what
+the base answers to a fixed image.
 
 Names of modules change between versions of a library while the weights stay. Where the structure differs, the weights
 decide alone: each probed value must be in the model at its place in some tensor, whatever that tensor is called.
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spear_hf.backbones.behaviour import Behaviour, behaviour_of
 from spear_hf.backbones.head import Head, own_head
 from spear_hf.backbones.tensors import numbers_in, quantization_of, tensors_of
 
@@ -35,6 +37,7 @@ class Fingerprint:
         probe: weights at fixed positions, some of them in the head; empty if the base has no real floating-point
             weights (meta).
         quantization: the library that quantised the weights; None for floats.
+        behaviour: what the base answers to a fixed image; None is not compared.
 
     >>> from spear_hf.backbones.fingerprint import Fingerprint
     >>> Fingerprint(2, "ab", (1.0, 2.0)).difference(Fingerprint(2, "ab", (1.0, 3.0)))
@@ -45,10 +48,12 @@ class Fingerprint:
     structure: str
     probe: tuple[float, ...]
     quantization: str | None = None
+    behaviour: Behaviour | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON-ready values; of floats without the quantization."""
-        fields = asdict(self) | {"probe": list(self.probe)}
+        """The fields as JSON-ready values, without those that are None."""
+        behaviour = None if self.behaviour is None else self.behaviour.to_dict()
+        fields = asdict(self) | {"probe": list(self.probe), "behaviour": behaviour}
         return {name: value for name, value in fields.items() if value is not None}
 
     @classmethod
@@ -59,14 +64,15 @@ class Fingerprint:
             ValueError: an entry of another type, or a value that is not finite: compared with infinity, all is equal.
         """
         number, structure, probe = data["num_parameters"], data["structure"], data["probe"]
-        quantization = data.get("quantization")
+        quantization, behaviour = data.get("quantization"), data.get("behaviour")
         if type(number) is not int or not isinstance(structure, str) or not isinstance(probe, (list, tuple)):
             raise ValueError("a fingerprint is a number of parameters, a structure and a list of weights")
         if quantization is not None and not isinstance(quantization, str):
             raise ValueError("the quantization of a fingerprint is a name or missing")
         if not all(type(v) in (int, float) and abs(v) < 1e300 for v in probe):
             raise ValueError("the weights of a fingerprint are finite numbers")
-        return cls(number, structure, tuple(float(v) for v in probe), quantization)
+        behaves = None if behaviour is None else Behaviour.from_dict(behaviour)
+        return cls(number, structure, tuple(float(v) for v in probe), quantization, behaves)
 
     def difference(self, other: "Fingerprint") -> str | None:
         """How `other` differs from this base, in words; None if they are the same base."""
@@ -84,7 +90,7 @@ class Fingerprint:
         return _unlike([(i, a, b) for i, (a, b) in enumerate(pairs) if not _are_close(a, b, TOLERANCE)], len(pairs))
 
     def difference_from(self, model: nn.Module) -> str | None:
-        """How a model differs from this base, in words; None if it is this base, whatever its modules are called.
+        """How a model's weights differ from this base's, in words; None if they do not. Names do not count.
 
         >>> from torch import nn
         >>> from spear_hf.backbones.fingerprint import fingerprint
@@ -108,6 +114,21 @@ class Fingerprint:
                 off.append((i, expected, nearest))
         return _unlike(off, len(self.probe))
 
+    def behaviour_difference(self, model: nn.Module) -> str | None:
+        """How a model of these weights answers otherwise than this base, in words; None if alike or if not known.
+
+        Nothing may act on the model: it is called once.
+
+        >>> from torch import nn
+        >>> from spear_hf.backbones.fingerprint import fingerprint
+        >>> net = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.ReLU(), nn.Linear(3, 4))
+        >>> saved = fingerprint(net, behaviour=True)
+        >>> net[2] = nn.Sigmoid()
+        >>> saved.behaviour_difference(net)[:38]
+        'another behaviour with these weights ('
+        """
+        return None if self.behaviour is None else self.behaviour.difference_from(model)
+
 
 def _are_close(a: float, b: float, tolerance: float) -> bool:
     return abs(a - b) <= tolerance * max(abs(a), abs(b))
@@ -127,8 +148,12 @@ def _telling(probe: tuple[float, ...]) -> int:
 
 
 @torch.no_grad()
-def fingerprint(model: nn.Module) -> Fingerprint:
+def fingerprint(model: nn.Module, *, behaviour: bool = False) -> Fingerprint:
     """The fingerprint of a base model; takes about a millisecond for any size.
+
+    Args:
+        model: a base.
+        behaviour: also what it answers, for which it is called once; nothing may act on it then.
 
     >>> import timm
     >>> from spear_hf.backbones.fingerprint import fingerprint
@@ -139,7 +164,9 @@ def fingerprint(model: nn.Module) -> Fingerprint:
     state = {_WRAPPERS.sub("", name): value for name, value in tensors_of(model)}
     shapes = sorted(f"{name}:{tuple(value.shape)}" for name, value in state.items())
     structure = hashlib.sha256("\n".join(shapes).encode()).hexdigest()
-    return Fingerprint(sum(p.numel() for p in model.parameters()), structure, _probe(state), quantization_of(model))
+    behaves = behaviour_of(model) if behaviour else None
+    count = sum(p.numel() for p in model.parameters())
+    return Fingerprint(count, structure, _probe(state), quantization_of(model), behaves)
 
 
 def _probe(state: dict[str, Tensor]) -> tuple[float, ...]:

@@ -112,7 +112,8 @@ def load_adapter(
     if not held:
         check_name(adapter_name, model.peft_config)
     config, state = read_adapter(folder)
-    is_base_of(config, model.base_model, check_base, model.head)
+    with model.disable_adapter():
+        is_base_of(config, model.base_model, check_base, model.head)
     _check_same_boundaries(model, config)
     if not held:
         model.add_adapter(adapter_name, config.spear_config)
@@ -165,7 +166,11 @@ def is_base_of(
     """
     if check_base not in ("error", "warn", "off"):
         raise AdapterFormatError(f'check_base={check_base!r} is not known; allowed are "error", "warn" and "off"')
-    difference = config.fingerprint.difference_from(model) or (head and config.head.difference(head))
+    difference = (
+        config.fingerprint.difference_from(model)
+        or (head and config.head.difference(head))
+        or config.fingerprint.behaviour_difference(model)
+    )
     if difference is None:
         return True
     kind = type(model_inside(model)).__name__
@@ -183,7 +188,7 @@ def is_base_of(
 def _boundaries_in(model: nn.Module, config: AdapterConfig, is_base: bool, inputs: Any) -> list[Boundary]:
     """The saved boundaries in this model: by module path, or, after renaming, by depth; channels must agree.
 
-    On the very base of the adapter they were proved when it was made, so there is no forward here; a tampered file
+    On the very base of the adapter they were proved when it was made, so there is no forward for them; a tampered file
     still meets the RSP's own check of the channels. On any other model a probe proves them again.
     """
     modules = dict(model.named_modules())

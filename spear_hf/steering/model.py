@@ -507,10 +507,12 @@ class SpearModel(nn.Module):
         from spear_hf.backbones.origin import origin_of
 
         base = self.base_model
+        with self.disable_adapter():
+            found = fingerprint(base, behaviour=self._reader is None)  # a reader's base gives no logits by itself
         return AdapterConfig(
             self.peft_config[adapter_name],
             tuple(self.boundaries),
-            fingerprint(base),
+            found,
             pinned(origin or origin_of(base)),
             type(model_inside(base)).__name__,
             spear_hf.__version__,

@@ -1,3 +1,9 @@
+import copy
+import json
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -62,3 +68,71 @@ def test_no_value_is_in_every_network(value: float) -> None:
 def test_a_probe_that_is_no_list_of_finite_numbers_is_refused(probe: object) -> None:
     with pytest.raises(ValueError, match="fingerprint"):
         Fingerprint.from_dict({"num_parameters": 2, "structure": "ab", "probe": probe})
+
+
+def test_a_behaviour_is_told_in_the_file_and_read_back(net: nn.Module) -> None:
+    saved = fingerprint(net, behaviour=True)
+    assert saved.behaviour is not None
+    assert Fingerprint.from_dict(json.loads(json.dumps(saved.to_dict()))) == saved
+    assert saved.behaviour_difference(net) is None
+    assert saved.behaviour_difference(copy.deepcopy(net).bfloat16()) is None
+
+
+class Pool(nn.Module):
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        return z.mean((2, 3))
+
+
+def gelu(net: nn.Module) -> None:
+    net.act = nn.GELU()  # pyright: ignore
+
+
+def epsilon(net: nn.Module) -> None:
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.eps = 0.1
+
+
+def stride(net: nn.Module) -> None:
+    next(m for m in net.modules() if isinstance(m, nn.Conv2d)).stride = (2, 2)
+
+
+@pytest.mark.parametrize("change", [gelu, epsilon, stride])
+def test_equal_weights_that_behave_otherwise_are_another_base(change: Callable[[nn.Module], None]) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        OrderedDict(conv=nn.Conv2d(3, 8, 3), bn=nn.BatchNorm2d(8), act=nn.ReLU(), pool=Pool(), fc=nn.Linear(8, 4))
+    )
+    saved = fingerprint(net.eval(), behaviour=True)
+    change(net)
+    assert "another behaviour with these weights (logit" in (saved.behaviour_difference(net) or "")
+
+
+def test_a_base_that_takes_more_than_an_image_has_no_behaviour() -> None:
+    assert fingerprint(nn.Bilinear(3, 3, 4), behaviour=True).behaviour is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("logits", ["inf"] * 4),
+        ("logits", [math.nan, 1.0]),
+        ("logits", [10**400, 1]),
+        ("logits", []),
+        ("image", [3, 0, 8]),
+        ("image", "abc"),
+        ("precision", "none"),
+        ("precision", math.inf),
+    ],
+)
+def test_no_value_switches_the_behaviour_off(net: nn.Module, name: str, value: object) -> None:
+    data = fingerprint(net, behaviour=True).to_dict()
+    data["behaviour"][name] = value
+    with pytest.raises(ValueError, match="behaviour"):
+        Fingerprint.from_dict(data)
+
+
+def test_no_file_chooses_how_large_an_image_the_base_is_given(net: nn.Module) -> None:
+    data = fingerprint(net, behaviour=True).to_dict()
+    data["behaviour"]["image"] = [3, 10**5, 10**5]
+    assert "does not take an image" in (Fingerprint.from_dict(data).behaviour_difference(net) or "")

@@ -101,12 +101,12 @@ def test_an_identity_that_is_loaded_is_said_to_be_one(net: nn.Module, tmp_path: 
         SpearModel.from_pretrained(net, folder)
 
 
-def test_loading_on_the_right_base_runs_no_forward(net: nn.Module, tmp_path: Path) -> None:
+def test_loading_on_the_right_base_runs_one_forward_of_one_image(net: nn.Module, tmp_path: Path) -> None:
     folder = learned(net, tmp_path / "fog")
     calls: list[int] = []
-    net.register_forward_pre_hook(lambda module, args: calls.append(1))
+    net.register_forward_pre_hook(lambda module, args: calls.append(len(args[0])))
     SpearModel.from_pretrained(net, folder)
-    assert calls == []
+    assert calls == [1]
 
 
 @pytest.mark.slow
