@@ -218,7 +218,7 @@ class SteeredForward:
     def shares_with(self, batch: StreamBatch) -> list[AlphaShares]:
         """What the streams know of their shares of alpha with these images: one more forward, of the base alone."""
         known = [state.alpha_shares.copy() for state in batch.states]
-        if self.config.alpha == 0 or not self.config.alpha_images or not self.model.has_batch_norms:
+        if not any(shares.is_open for shares in known):
             return known
         seen = ImageMeans(self.norms)
         with torch.no_grad(), self._autocast(), self.model.steering(SteeringContext({}, self.config.alpha, seen)):

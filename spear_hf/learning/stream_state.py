@@ -121,9 +121,9 @@ class StreamState:
         self.statistics = StatisticsMemory(config.memory_images, num_channels)
         self.classes = ClassMarginal(config.memory_images) if config.memory_images else None
         self.shift = DomainShiftDetector(config.domain_jump) if config.domain_jump and config.memory_images else None
-        self.alpha_shares = AlphaShares(config.alpha_images)
-        watched = config.class_skew and config.memory_images and config.alpha and num_channels != 0
-        self.skew = ClassSkew(config.memory_images) if watched else None
+        mixes = config.alpha > 0 and num_channels != 0
+        self.alpha_shares = AlphaShares(config.alpha_images if mixes else 0)
+        self.skew = ClassSkew(config.memory_images) if config.class_skew and config.memory_images and mixes else None
         self.was_taught_by_few = False  # by images seen before it was known of how many classes they are
         self.num_steps = 0
         self.last: StepRecord | None = None
