@@ -47,6 +47,7 @@ CORRUPTIONS = (
     "jpeg_compression",
 )
 OPEN = {"tau": 0.0, "hard_gate": False}
+WARM = 70  # images at the start of a domain, with a further forward each
 RANDOM = {"class_skew": False}  # random weights answer all images alike, and then nothing would be learned
 CONFIGS = {
     "paper": SpearConfig.paper(**OPEN),
@@ -304,7 +305,7 @@ def one(console: Console, networks: list[str], repeats: int) -> None:
         ratios = []
         for config in CONFIGS.values():
             tta = learner(base, config, **({} if side == 28 else RANDOM))
-            while tta.stream.alpha_shares.is_open or tta.num_steps < 4:  # one more forward, at the start of a domain
+            for _ in range(WARM):
                 tta.step(images[next(order)][None])
             steps = {"step": lambda t=tta: t.step(images[next(order)][None]), "forward": forward}  # noqa: B023
             seconds = medians(steps, repeats)

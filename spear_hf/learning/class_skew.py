@@ -2,8 +2,8 @@
 
 Deep batch norms see what is in the images. On images of one class the stream's statistics there turn right answers into
 answers of all classes, and neither entropy nor diversity minds. Early batch norms see how the images were taken. So a
-domain begins with the stream's statistics in the first half of the batch norms alone, and takes them in all once
-neighbouring images are answered as differently as those of a shuffled stream.
+stream begins with its statistics in the first half of the batch norms alone, and takes them in all once neighbouring
+images are answered as differently as those of a shuffled stream.
 """
 
 import math
@@ -49,10 +49,6 @@ class ClassSkew:
         self._mean: Tensor | None = None  # (K,), over LONG images
         self._sums = torch.zeros(2, 4, dtype=torch.float64)  # over `images` and LONG: pairs alike, pairs, sure, images
         self.is_of_few: bool | None = None
-        self.begin_domain()
-
-    def begin_domain(self) -> None:
-        """Wait for some images before anything is decided; what the stream shows need not have changed."""
         self.seen = 0
 
     def add(self, p: Tensor) -> None:
@@ -88,7 +84,7 @@ class ClassSkew:
 
     @property
     def is_known(self) -> bool:
-        """Whether enough images of the domain were seen to decide."""
+        """Whether enough images were seen to decide."""
         return self.seen >= ENOUGH
 
     def decide(self) -> bool:

@@ -197,8 +197,6 @@ class StreamState:
         self.unlearn()
         self.statistics.clear()
         self.alpha_shares.clear()
-        if self.skew is not None:
-            self.skew.begin_domain()
 
     def unlearn(self) -> None:
         """Values and moments are those of the start; what is remembered stays."""
