@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from spear_hf.data.load_stream import load_stream
     from spear_hf.data.processor import load_processor
     from spear_hf.errors import SpearError
+    from spear_hf.evaluation.calibration.calibration import Calibration, calibrate
     from spear_hf.evaluation.evaluate import evaluate
     from spear_hf.evaluation.predictions import Prediction, predict
     from spear_hf.evaluation.report import Report
@@ -45,6 +46,8 @@ _HOME = {
     "load_processor": "data.processor",
     "load_stream": "data.load_stream",
     "SpearError": "errors",
+    "Calibration": "evaluation.calibration.calibration",
+    "calibrate": "evaluation.calibration.calibration",
     "Prediction": "evaluation.predictions",
     "predict": "evaluation.predictions",
     "Report": "evaluation.report",
@@ -63,6 +66,7 @@ __all__ = [
     "AdapterBank",
     "AutoSpearModel",
     "Boundary",
+    "Calibration",
     "Guard",
     "GuardPolicy",
     "Prediction",
@@ -74,6 +78,7 @@ __all__ = [
     "StepRecord",
     "TTAMethod",
     "boundary_rule",
+    "calibrate",
     "corrupt",
     "evaluate",
     "find_boundaries",

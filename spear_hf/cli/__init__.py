@@ -7,6 +7,7 @@ libraries when it runs, so that `spear-hf --help` is quick.
 
 from spear_hf.cli.adapt import adapt, evaluate
 from spear_hf.cli.app import Options, app, help_of, numbers, script
+from spear_hf.cli.calibrate import calibrate
 from spear_hf.cli.deploy import export
 from spear_hf.cli.expand import about, expanded
 from spear_hf.cli.hub import bank, pull, push
@@ -36,6 +37,7 @@ for name, command in {
     "report": report,
     "boundaries": boundaries,
     "corrupt": corrupt,
+    "calibrate": calibrate,
     "bank": bank,
     "push": push,
     "pull": pull,

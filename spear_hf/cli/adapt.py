@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from spear_hf.cli.app import AsJson, Images, ModelName, print_json, print_table
+from spear_hf.cli.calibrate import ConfigFile, configured
 from spear_hf.cli.expand import expanded
 from spear_hf.cli.image_options import ImageOptions
 from spear_hf.cli.options import ResumableRunOptions, WeightOptions
@@ -34,6 +35,8 @@ def adapt(
     running: ResumableRunOptions,
     images: ImageOptions,
     config: SpearConfig,
+    context: typer.Context,
+    config_file: ConfigFile = None,
     guard: Annotated[
         bool, typer.Option("--guard", help="Watch the learner and fall back to the source model if it gets worse.")
     ] = False,
@@ -66,6 +69,7 @@ def adapt(
     from spear_hf.learning.spear import Spear
     from spear_hf.steering.model import get_spear_model
 
+    config, policy = configured(context, config, config_file)
     accelerator, answers = running.accelerator(), running.answers()
     base = weights.load(model)
     stream = images.stream(dataset, base)
@@ -74,9 +78,10 @@ def adapt(
     pristine = copy.deepcopy(base)
     names = images.shown_names(base)
     facts = _model_facts(model, pristine, names) | {"config": config.to_dict(), "guard": guard}
+    facts |= {"policy": policy.to_dict()} if guard and policy is not None else {}
     steered = get_spear_model(base, config)
     learner: Any = Spear(steered, accelerator=accelerator)
-    learner = Guard(learner, accelerator=accelerator) if guard else learner
+    learner = Guard(learner, policy, accelerator=accelerator) if guard else learner
     methods = baselines(steered, pristine, accelerator=accelerator) | {"SPeaR": learner}
     folder = running.folder(steered, is_main=accelerator.is_main_process)
     called = {"class_names": names, "domain_names": images.domain(dataset), "answers": answers}

@@ -34,6 +34,7 @@ class ComparisonOptions:
         "source,bn_adapt,tent,spear",
     )
     settings: Path | None = about("A JSON file of hyper-parameters by label.", None)
+    config: Path | None = about("A JSON file of `spear-hf calibrate`, or a SpearConfig, for the label spear.", None)
     published: str | None = about(
         "Take published hyper-parameters where --settings has none: cifar10, cifar100, imagenet, imagenet_gn or "
         "imagenet_vit.",
@@ -65,11 +66,15 @@ class ComparisonOptions:
 
         from spear_hf.data.cached import cached
         from spear_hf.data.processor import load_processor
+        from spear_hf.evaluation.calibration.calibration import read_config
         from spear_hf.evaluation.compare import compare
         from spear_hf.evaluation.method_spec import chosen_settings, method_specs
 
         sizes = self.sizes(images)
-        methods = method_specs(self.methods, chosen_settings(self.published, self.settings))
+        settings = chosen_settings(self.published, self.settings)
+        if self.config is not None:
+            settings["spear"] = read_config(self.config)[0].to_dict() | settings.get("spear", {})
+        methods = method_specs(self.methods, settings)
         accelerator = running.accelerator()
         cells = running.output / "cells"
         if self.fresh and accelerator.is_main_process:

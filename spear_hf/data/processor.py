@@ -82,7 +82,7 @@ class Processor:
         if len(images) == 0:
             return torch.empty(0, self.channels, *self.size)
         if self.channels == 1:
-            images = _grey(images)
+            images = grey(images)
         return self._transform(images, tuple(images.shape[2:]) == self.size)
 
     def describe(self) -> dict[str, Any]:
@@ -261,7 +261,7 @@ def _per_channel(values: Iterable[float], channels: int) -> tuple[float, ...]:
     return given[:1] * channels
 
 
-def _grey(images: Tensor) -> Tensor:
+def grey(images: Tensor) -> Tensor:
     """(N, 1, H, W) uint8 luma of (N, 3, H, W) RGB, in Pillow's integer arithmetic."""
     red, green, blue = images.int().unbind(1)
     return ((19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16).to(torch.uint8).unsqueeze(1)

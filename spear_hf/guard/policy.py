@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from spear_hf.errors import ConfigError
@@ -79,6 +79,25 @@ class GuardPolicy:
     def stride(self) -> int:
         """One of so many images is a shadow image."""
         return round(1 / self.shadow)
+
+    def calibrated(self, *, entropy_rise: float, collapse: float) -> "GuardPolicy":
+        """This policy with bounds half as far again as what was seen where adapting went well.
+
+        >>> from spear_hf import GuardPolicy
+        >>> GuardPolicy().calibrated(entropy_rise=-0.1, collapse=0.3).max_collapse
+        0.45
+
+        Args:
+            entropy_rise: the highest seen, as `max_entropy_rise` counts it.
+            collapse: the largest seen, as `max_collapse` counts it.
+
+        Returns:
+            A policy whose bounds are at least a third, and at most twice, of what they are here.
+        """
+        seen = {"max_entropy_rise": entropy_rise, "max_collapse": collapse}
+        bounds = {name: getattr(self, name) for name in seen}
+        new = {name: min(max(1.5 * seen[name], bound / 3), 2 * bound, 1.0) for name, bound in bounds.items()}
+        return replace(self, **{name: round(bound, 4) for name, bound in new.items()})
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON-ready values."""

@@ -33,3 +33,9 @@ def test_json_round_trip_is_equal_and_byte_stable() -> None:
 def test_a_wrong_policy_says_what_is_allowed(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+def test_calibrated_bounds_come_from_what_was_seen() -> None:
+    policy = GuardPolicy().calibrated(entropy_rise=0.12, collapse=0.0)
+    assert (policy.max_entropy_rise, policy.max_collapse) == (0.18, 0.1)
+    assert GuardPolicy().calibrated(entropy_rise=0.9, collapse=0.9).max_collapse == 0.6

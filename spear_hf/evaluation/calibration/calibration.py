@@ -1,0 +1,326 @@
+"""Calibration: the configuration and the guard's bounds that clean, unlabelled images of the user's own speak for.
+
+Optional: SpearConfig() needs no clean images, and is what a calibration begins with and stays with where nothing is
+surely better. The source's answers to the clean images stand for labels. The images are corrupted here, and another
+value is taken only if its answers to the corrupted ones agree with them more often, beyond chance, and its answers to
+the clean ones as often as those of the default.
+"""
+
+import copy
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from tqdm.auto import tqdm
+
+from spear_hf.boundaries import Boundary
+from spear_hf.config import SpearConfig
+from spear_hf.data.corruptions.table import resolve_corruptions
+from spear_hf.data.processor import Processor
+from spear_hf.errors import ConfigError, DataError
+from spear_hf.evaluation.calibration import TRIED_ON
+from spear_hf.evaluation.calibration.clean_images import CleanImages
+from spear_hf.evaluation.calibration.preprocessing_fit import (
+    PreprocessingFit,
+    preprocessing_fits,
+    preprocessing_warning,
+)
+from spear_hf.evaluation.calibration.trial import AS_THEY_ARE, Trial, adapted_logits, guard_extremes, source_logits
+from spear_hf.guard.policy import GuardPolicy
+from spear_hf.learning.objective import normalized_entropy
+from spear_hf.steering.mixing import batch_norms
+from spear_hf.steering.model import SpearModel, get_spear_model
+from spear_hf.utils.files import write_atomically
+from spear_hf.utils.strict_json import strict_json
+from spear_hf.utils.validation import json_object
+
+ALPHAS = (0.25, 0.75, 1.0)
+RATES = (0.01, 0.04, 0.08)
+SURE = 2.0  # standard errors that a gain must be of
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A row of the table: what was tried, and what came of it.
+
+    Args:
+        name: such as "alpha=0.75".
+        clean: in percent, how often answers to clean images differ from the source's.
+        corrupted: the same under corruptions.
+        entropy: mean normalised entropy of the answers under corruptions.
+        chosen: whether it became part of the configuration.
+        why: of a value that was not chosen, the reason.
+
+    >>> Tried("alpha=0.75", 0.5, 11.2, 0.1, False, "gains 0.2 points, by chance 0.3").name
+    'alpha=0.75'
+    """
+
+    name: str
+    clean: float
+    corrupted: float
+    entropy: float
+    chosen: bool = False
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What clean images say about a model.
+
+    Args:
+        config: the configuration to adapt with.
+        policy: the bounds for a Guard of it.
+        tried: the source, the default and all that was tried, in this order.
+        fits: how the images look to the model under the mean and std that were given, and under others.
+        warning: what is wrong with the preprocessing; None where nothing is.
+        images: how many clean ones there were.
+        batch_size: in how many at a time they were answered.
+        corruptions: under which values were tried.
+        entropy: of the source's answers to clean images: the mean, and what nine of ten batches are below.
+
+    >>> from spear_hf import Calibration, GuardPolicy, SpearConfig
+    >>> found = Calibration(SpearConfig(), GuardPolicy(), (), (), None, 256, 16, ("fog",), (0.1, 0.2))
+    >>> sorted(found.to_dict())  # what `save` writes, and `spear-hf adapt --config FILE` takes
+    ['calibration', 'config', 'guard']
+    """
+
+    config: SpearConfig
+    policy: GuardPolicy
+    tried: tuple[Tried, ...]
+    fits: tuple[PreprocessingFit, ...]
+    warning: str | None
+    images: int
+    batch_size: int
+    corruptions: tuple[str, ...]
+    entropy: tuple[float, float]
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        images: Iterable[Any],
+        *,
+        config: SpearConfig | None = None,
+        policy: GuardPolicy | None = None,
+        processor: Processor | None = None,
+        corruptions: str | Iterable[str] = TRIED_ON,
+        severity: float = 5,
+        limit: int = 256,
+        seed: int = 0,
+        progress: bool = True,
+    ) -> "Calibration":
+        """The calibration of a model on clean images; what `calibrate` takes, and a `policy` to begin with."""
+        _refuse_steered(model)
+        clean = CleanImages.read(images, model, processor=processor, limit=limit)
+        net = copy.deepcopy(model).eval()
+        fits = preprocessing_fits(net, clean)
+        warning = preprocessing_warning(fits)
+        if warning is not None:
+            warnings.warn(warning, stacklevel=3)
+        names = resolve_corruptions(corruptions)
+        sets = {AS_THEY_ARE: clean.pixels} | {name: clean.corrupted(name, severity, seed) for name in names}
+        with tqdm(unit="batch", disable=None if progress else True) as bar:
+            search = _Search(net, clean, sets, bar)
+            found, tried, source, chosen = search.run(config or SpearConfig())
+        rise, collapse = guard_extremes(source, chosen, clean.batch_size, policy or GuardPolicy())
+        answers = source.logits[AS_THEY_ARE].split(clean.batch_size)
+        entropies = torch.stack([normalized_entropy(part).mean() for part in answers])
+        return cls(
+            config=found,
+            policy=(policy or GuardPolicy()).calibrated(entropy_rise=rise, collapse=collapse),
+            tried=tuple(tried),
+            fits=tuple(fits),
+            warning=warning,
+            images=len(clean),
+            batch_size=clean.batch_size,
+            corruptions=tuple(names),
+            entropy=(source.entropy(AS_THEY_ARE), float(torch.quantile(entropies, 0.9))),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The configuration under "config", the policy under "guard", and what they rest on; JSON-ready."""
+        fits = [fit._asdict() | {"mean": list(fit.mean), "std": list(fit.std)} for fit in self.fits]
+        rests_on = {
+            "images": self.images,
+            "batch_size": self.batch_size,
+            "corruptions": list(self.corruptions),
+            "source_entropy": {"mean": self.entropy[0], "nine_of_ten_batches_below": self.entropy[1]},
+            "tried": [vars(row) for row in self.tried],
+            "preprocessing": fits,
+            "warning": self.warning,
+        }
+        return {"config": self.config.to_dict(), "guard": self.policy.to_dict(), "calibration": rests_on}
+
+    def save(self, path: str | Path) -> Path:
+        """Write the file, whole or not at all; its folder is made."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, strict_json(self.to_dict(), indent=2) + "\n")
+        return path
+
+
+def calibrate(
+    model: nn.Module,
+    images: Iterable[Any],
+    *,
+    config: SpearConfig | None = None,
+    processor: Processor | None = None,
+    corruptions: str | Iterable[str] = TRIED_ON,
+    severity: float = 5,
+    limit: int = 256,
+    seed: int = 0,
+    progress: bool = True,
+) -> SpearConfig:
+    """The configuration that clean, unlabelled images speak for: `config`, where nothing is surely better.
+
+    A warning tells of a mean and std that the model seems not to be trained with. `Calibration.of` gives the guard's
+    bounds and all that was tried too. The model is not changed.
+
+    >>> import torch, timm
+    >>> from spear_hf import calibrate, load_processor
+    >>> net = timm.create_model("test_resnet", num_classes=4)
+    >>> images = [torch.rand(64, 3, 32, 32)]
+    >>> given = load_processor(None, mean=[0.0] * 3, std=[1.0] * 3, size=32)
+    >>> calibrate(net, images, processor=given, progress=False)  # doctest: +SKIP
+    SpearConfig(boundaries='auto', ...)
+
+    Args:
+        model: an image classifier that is not steered.
+        images: clean ones, as `evaluate` takes them, in an order like that of the stream to come, and in batches of the
+            size that will be adapted in.
+        config: what to begin with; default: SpearConfig().
+        processor: what the images were prepared with; default: the stream's own, or that of the model.
+        corruptions: what values are tried on, as for `load_stream`: those that are expected, if you know.
+        severity: of them, in (0, 5].
+        limit: how many images to take.
+        seed: of the corruptions.
+        progress: whether to show a bar.
+
+    Raises:
+        DataError: fewer than 64 images, or ones that are not clean, or all answered with one class.
+        ConfigError: a model that is steered already.
+        SpearError: a model that cannot be steered.
+    """
+    found = Calibration.of(
+        model,
+        images,
+        config=config,
+        processor=processor,
+        corruptions=corruptions,
+        severity=severity,
+        limit=limit,
+        seed=seed,
+        progress=progress,
+    )
+    return found.config
+
+
+def read_config(path: str | Path) -> tuple[SpearConfig, GuardPolicy | None]:
+    """What a file holds: that of `Calibration.save`, or of `SpearConfig.to_json`, which has no policy.
+
+    >>> import tempfile
+    >>> from spear_hf import SpearConfig
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(f"{folder}/c.json").write_text(SpearConfig(alpha=0.75).to_json())
+    ...     read_config(f"{folder}/c.json")[0].alpha
+    0.75
+
+    Raises:
+        ConfigError: it cannot be read, or holds something else.
+    """
+    try:
+        data = json_object(SpearConfig, Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{str(path)!r} cannot be read ({error}); give a file of spear-hf calibrate") from error
+    if "config" not in data:
+        return SpearConfig.from_dict(data), None
+    if not isinstance(data["config"], dict) or not isinstance(data.get("guard", {}), dict):
+        raise ConfigError(f"{str(path)!r} has no objects under config and guard; give a file of spear-hf calibrate")
+    return SpearConfig.from_dict(data["config"]), GuardPolicy.from_dict(data["guard"]) if "guard" in data else None
+
+
+class _Search:
+    """Tries one value after another, and keeps what is surely better."""
+
+    def __init__(self, net: nn.Module, clean: CleanImages, sets: dict[str, Any], bar: Any) -> None:
+        self.net, self.clean, self.sets, self.bar = net, clean, sets, bar
+        self.boundaries: list[Boundary] = []
+
+    def run(self, config: SpearConfig) -> tuple[SpearConfig, list[Tried], Trial, Trial]:
+        """The configuration, the rows of the table, and the trials of the source and of that configuration."""
+        candidates = _candidates(self.net, config)
+        steered = get_spear_model(self.net, config)
+        self.boundaries = list(steered.boundaries)
+        steered.unload()
+        batches = len(self.sets) * -(-len(self.clean) // self.clean.batch_size)
+        self.bar.reset(total=batches * (2 + sum(map(len, candidates))))
+        self.bar.set_description("source", refresh=False)
+        logits = source_logits(self.net, self.clean, self.sets, self._on_batch)
+        truth = logits[AS_THEY_ARE].argmax(1)
+        if len(truth.unique()) < 2:
+            raise DataError(
+                f"all {len(truth)} clean images are answered with class {int(truth[0])}, so that nothing can be chosen "
+                "by answers; give images of several classes, and look whether their preprocessing is the model's"
+            )
+        source = Trial("source", None, logits, truth)
+        best = first = self._trial("SpearConfig()" if config == SpearConfig() else "config", config, truth)
+        tried = [_row(source), _row(first)]
+        for group in candidates:  # the values of one field
+            rivals = [self._trial(_name(change), replace(best.config or config, **change), truth) for change in group]
+            better = [rival for rival in rivals if not _why_not(rival, best, first)]
+            winner = min(better, key=lambda trial: trial.disagreement, default=None)
+            for rival in rivals:
+                why = "" if rival is winner else _why_not(rival, best, first) or "another value gains more"
+                tried.append(replace(_row(rival), chosen=rival is winner, why=why))
+            best = winner or best
+        return best.config or config, tried, source, best
+
+    def _trial(self, name: str, config: SpearConfig, truth: Any) -> Trial:
+        self.bar.set_description(name, refresh=False)
+        where = self.boundaries
+        return Trial(
+            name, config, adapted_logits(self.net, config, where, self.clean, self.sets, self._on_batch), truth
+        )
+
+    def _on_batch(self) -> None:
+        self.bar.update()
+
+
+def _candidates(net: nn.Module, config: SpearConfig) -> list[list[dict[str, Any]]]:
+    """For each field the values to try beside its own."""
+    mixes = next(iter(batch_norms(net)), None) is not None and config.alpha > 0
+    alphas = [{"alpha": alpha} for alpha in ALPHAS if alpha != config.alpha] if mixes else []
+    rates = [{"learning_rate": rate} for rate in RATES if rate != config.learning_rate and config.learning_rate > 0]
+    return [group for group in (alphas, rates) if group]
+
+
+def _why_not(rival: Trial, best: Trial, first: Trial) -> str:
+    """Why one trial does not take the place of the best one; empty where it does."""
+    gain, error = rival.gain_over(best)
+    if gain <= SURE * error:
+        return f"{gain:+.2f} points of agreement, {error:.2f} by chance"
+    if rival.clean_disagreement > first.clean_disagreement:
+        return "costs answers to clean images"
+    return ""
+
+
+def _row(trial: Trial) -> Tried:
+    corrupted = [name for name in trial.logits if name != AS_THEY_ARE]
+    entropy = sum(map(trial.entropy, corrupted)) / len(corrupted)
+    return Tried(trial.name, trial.clean_disagreement, trial.disagreement, entropy)
+
+
+def _name(change: dict[str, Any]) -> str:
+    return ", ".join(f"{field}={value:g}" for field, value in change.items())
+
+
+def _refuse_steered(model: Any) -> None:
+    if isinstance(model, SpearModel) or not isinstance(model, nn.Module):
+        raise ConfigError(
+            f"a {type(model).__name__} was given; calibrate takes the base: model.get_base_model(), or what "
+            "load_base_model gives"
+        )

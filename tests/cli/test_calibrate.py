@@ -1,0 +1,72 @@
+"""spear-hf calibrate, and the files that adapt and compare take."""
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+
+from spear_hf import SpearConfig
+from spear_hf.cli import expanded, script
+from spear_hf.cli.calibrate import ConfigFile, configured
+from tests.builders import invoked, printed, spear_hf
+from tests.conftest import EMBEDDED
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "c.json"
+    path.write_text(SpearConfig(alpha=0.75, tau=0.1).to_json())
+    return path
+
+
+@expanded()
+def show(config: SpearConfig, context: typer.Context, config_file: ConfigFile = None) -> None:
+    found, _ = configured(context, config, config_file)
+    print(found.alpha, found.tau)
+
+
+def test_options_on_the_command_line_go_before_the_file(file: Path) -> None:
+    app = script(show, "")
+    assert invoked(app).stdout == "0.5 0.0\n"
+    assert invoked(app, "--config", file).stdout == "0.75 0.1\n"
+    assert invoked(app, "--config", file, "--alpha", "0.5").stdout == "0.5 0.1\n"
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    done = spear_hf("adapt", EMBEDDED / "resnet", tmp_path, "--config", EMBEDDED / "resnet" / "config.json")
+    assert done.exit_code == 2
+    assert done.stderr.startswith("ConfigError: SpearConfig has no field")
+
+
+def test_few_images_are_refused(tmp_path: Path, photos: Path) -> None:
+    done = spear_hf("calibrate", EMBEDDED / "resnet", photos, "--cpu", "--limit", "40", "--output", tmp_path / "c")
+    assert (done.exit_code, list(tmp_path.iterdir())) == (2, [])
+    assert "clean images are too few; give at least 64" in done.stderr
+
+
+@pytest.mark.slow
+def test_clean_images_give_a_file_that_adapt_and_compare_take(tmp_path: Path) -> None:
+    path, model, images = tmp_path / "c.json", EMBEDDED / "resnet", EMBEDDED / "test.parquet"
+    words = ("--cpu", "--batch-size", "16", "--limit", "64", "--corruptions", "brightness")
+    done = spear_hf("calibrate", model, images, *words, "--output", path)
+    assert done.exit_code == 0, done.stderr
+    assert "preprocessing looks right" in done.stdout
+    chosen = json.loads(path.read_text())
+    words = ("--cpu", "--corruptions", "fog", "--limit", "16", "--batch-size", "8", "--config", path, "--output")
+    adapted = printed("adapt", model, images, *words, tmp_path / "a", "--guard", "--no-page", "--tau", "0.01")
+    assert adapted["provenance"]["config"] == chosen["config"] | {"tau": 0.01}
+    assert adapted["provenance"]["policy"] == chosen["guard"]
+    compared = printed("compare", model, images, *words, tmp_path / "b", "--methods", "source,spear")
+    assert chosen["config"]["alpha"] in [
+        v["settings"]["alpha"] for v in compared["methods"].values() if "alpha" in v["settings"]
+    ]
+
+
+@pytest.mark.slow
+def test_the_wrong_mean_and_std_are_warned_of(tmp_path: Path) -> None:
+    words = ("--cpu", "--batch-size", "64", "--limit", "64", "--corruptions", "brightness", "--output")
+    wrong = ("--mean", "0.5", "--std", "0.5", "--image-size", "28")
+    done = spear_hf("calibrate", EMBEDDED / "resnet", EMBEDDED / "test.parquet", *words, tmp_path / "c.json", *wrong)
+    assert "warning: preprocessing looks wrong" in done.stderr
+    assert "the model's own" in done.stderr
