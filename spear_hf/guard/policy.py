@@ -22,7 +22,7 @@ class GuardPolicy:
             source's on the same images, on average, in [0, 1].
         patience: how many shadow images' worth of excess over either bound, summed up, lets the source take over.
         shadow: the fraction of the images that the source answers too: one of every round(1 / shadow), and at least
-            one of each batch. Every image is compared until both sums are below half the patience, where they start.
+            one of four batches. Every image is compared until both sums are below half the patience, where they start.
         pool: how many shadow images are collected for one forward of the source.
         memory: over how many shadow images the class histograms are averaged, and within how many steps of the last
             action a new finding gets a harder action.
@@ -50,7 +50,7 @@ class GuardPolicy:
 
     margin: float = 0.02
     max_entropy_rise: float = 0.15
-    patience: float = 1.0
+    patience: float = 4.0
     shadow: float = 1 / 16
     pool: int = 8
     memory: int = 64

@@ -24,6 +24,7 @@ from spear_hf.learning.class_marginal import ClassMarginal
 from spear_hf.learning.class_skew import ClassSkew
 from spear_hf.learning.domain_shift import DomainShiftDetector
 from spear_hf.learning.record import StepRecord
+from spear_hf.learning.state_form import check_form, check_options
 from spear_hf.learning.statistics_memory import StatisticsMemory
 from spear_hf.steering.model import SpearModel
 from spear_hf.utils.state_file import read_state, write_state
@@ -271,6 +272,7 @@ class StreamState:
                 raise CheckpointError(f"this state's {name} has {found}, this learner {shapes[0]}; use its own model")
         if bad := _non_finite(dict(state)):
             raise CheckpointError(f"this state holds values that are not finite ({bad}); resume from an earlier one")
+        check_form(state)
 
     def _configuration(self) -> dict[str, Any]:
         return self.config.to_dict()
@@ -416,6 +418,8 @@ class AdapterStream(StreamState):
             for name, value in slot.items():
                 if isinstance(value, Tensor) and value.dim() > 0 and tuple(value.shape) != shape:
                     raise CheckpointError(f"the optimizer's {name} has shape {tuple(value.shape)}, expected {shape}")
+        for own, loaded in zip(self.optimizer.param_groups, optimizer["param_groups"], strict=True):
+            check_options(loaded, own)
         copy.deepcopy(self.optimizer).load_state_dict(copy.deepcopy(dict(optimizer)))  # fails here, if at all
 
     def _load_values(self, flat: Tensor, optimizer: Mapping[str, Any]) -> None:
