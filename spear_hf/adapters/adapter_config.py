@@ -11,7 +11,7 @@ from typing import Any
 
 from spear_hf.adapters.containment import contained
 from spear_hf.backbones.fingerprint import Fingerprint
-from spear_hf.backbones.head import Head
+from spear_hf.backbones.head import Head, is_line
 from spear_hf.backbones.origin import LIBRARIES, Origin
 from spear_hf.boundaries import Boundary, select_boundaries
 from spear_hf.config import SpearConfig
@@ -237,7 +237,7 @@ def _origin(data: dict[str, Any]) -> Origin:
 
 
 def _text(value: object) -> str:
-    if not isinstance(value, str) or len(value) > 1000 or any(ord(c) < 32 for c in value):
+    if not (value == "" or is_line(value)) or not isinstance(value, str):
         raise ValueError(f"{str(value)[:50]!r} is not a line of text")
     return value
 

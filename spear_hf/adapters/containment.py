@@ -19,7 +19,10 @@ def contained(folder: str | Path, name: str) -> Path:
         AdapterFormatError: a link that leads out of the folder.
     """
     path = Path(folder) / name
-    target, root = path.resolve(), _root(Path(folder).absolute())
+    try:
+        target, root = path.resolve(), _root(Path(folder).absolute())
+    except (OSError, RuntimeError) as error:  # RuntimeError up to Python 3.12
+        raise AdapterFormatError(f"{path} is a link that leads to itself; copy the file into the folder") from error
     if not target.is_relative_to(root):
         raise AdapterFormatError(
             f"{path} is a link to {target}, outside of its folder, and is not followed; copy the file into the folder"

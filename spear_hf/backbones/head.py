@@ -1,5 +1,6 @@
 """How logits come out of a base that is no classifier by itself, in a form that can be saved; it is never code."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -102,4 +103,8 @@ def is_line(value: object) -> bool:
     >>> is_line("cat"), is_line("a\\nb"), is_line(3)
     (True, False, False)
     """
-    return isinstance(value, str) and 0 < len(value) <= 1000 and all(ord(c) >= 32 for c in value)
+    return isinstance(value, str) and 0 < len(value) <= 1000 and not _UNSHOWN.search(value)
+
+
+_UNSHOWN = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
+"""Characters that steer a terminal, turn the direction of the text around them, end a line, or cannot be written."""

@@ -90,6 +90,17 @@ def test_a_configuration_with_unknown_or_invalid_entries_is_refused(
 
 
 @pytest.mark.parametrize(
+    "name", ["\x1b[31mred", "\x9b31m", "\ud800", "a\u202etxt.exe", "a\u2028b", "a\x00b", "x" * 1001]
+)
+@pytest.mark.parametrize("field", ["base_model_class", "base_model_name_or_path", "spear_version"])
+def test_a_name_that_a_terminal_or_a_reader_cannot_take_is_refused(
+    net: nn.Module, saved: Path, field: str, name: str
+) -> None:
+    reconfigure(saved, lambda config: config.update({field: name}))
+    assert_refused(net, saved, AdapterFormatError, "is not a line of text")
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("[" * 100_000, "not JSON"),

@@ -33,6 +33,14 @@ def test_a_link_out_of_the_folder_is_not_followed(net: nn.Module, saved: Path, n
             SpearModel.from_pretrained(net, saved)
 
 
+@pytest.mark.parametrize("name", NAMES[:2])
+def test_a_link_to_itself_is_refused(net: nn.Module, saved: Path, name: str) -> None:
+    (saved / name).unlink()
+    (saved / name).symlink_to(saved / name)
+    with pytest.raises(AdapterFormatError, match=r"leads to itself|holds no"):
+        SpearModel.from_pretrained(net, saved)
+
+
 def test_a_save_replaces_a_link_and_writes_nothing_where_it_led(model: SpearModel, saved: Path) -> None:
     secret = link_out(saved, "adapter_model.safetensors")
     model.save_pretrained(saved)
