@@ -37,6 +37,13 @@ def test_classes_that_come_in_turn_are_noticed_at_any_batch_size(size: int) -> N
     assert skew_of(SHUFFLED, size).in_turn < 0.05
 
 
+def test_a_shuffled_stream_of_mostly_one_of_two_classes_reads_as_one_of_few() -> None:
+    skew = ClassSkew(64)
+    skew.add(torch.eye(2)[(SHUFFLED == 0).long()])  # 90 % of one class
+    assert skew.decide()
+    assert skew.in_turn < 0.05
+
+
 def test_unsure_answers_do_not_look_alike() -> None:
     skew = ClassSkew(64)
     skew.add(answers(SHUFFLED, sure=0.2))
