@@ -28,7 +28,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from train_networks import MEAN, NETWORKS, STD, load
 
-from spear_hf import Spear, SpearConfig, get_spear_model, load_base_model, load_processor
+from spear_hf import Guard, GuardPolicy, Spear, SpearConfig, get_spear_model, load_base_model, load_processor
 from spear_hf.data.corruptions import corrupt_batch, sample_rng
 from spear_hf.utils.batch import logits_of
 
@@ -71,10 +71,11 @@ def network(name: str, data: Path, trained: Path | None) -> tuple[nn.Module, Pat
     return base, EMBEDDED / "test.parquet", load_processor(base)
 
 
-def images(path: Path, count: int) -> tuple[Tensor, Tensor, list[int]]:
-    """(N, H, W, 3) uint8 of the first half of the rows, drawn once, their labels and numbers."""
+def images(path: Path, count: int, half: int = 0) -> tuple[Tensor, Tensor, list[int]]:
+    """(N, H, W, 3) uint8 of the first half of the rows (or the second, 1), drawn once, their labels and numbers."""
     data = Dataset.from_parquet(str(path))
-    numbers = np.random.default_rng(0).permutation(len(data) // 2)[:count].tolist()
+    middle = len(data) // 2
+    numbers = (np.random.default_rng(half).permutation(middle)[:count] + half * middle).tolist()
     rows: Any = data.select(numbers)
     pixels = [np.asarray(cropped(row["image"]) if isinstance(row["image"], Image) else row["image"]) for row in rows]
     pixels = [each.reshape(*each.shape[:2], -1).astype(np.uint8) for each in pixels]
@@ -106,9 +107,11 @@ def errors(
     processor: Processor,
     batch: int,
     continual: bool,
+    policy: GuardPolicy | None = None,
 ) -> dict[str, float]:
-    """corruption -> error in percent, online."""
-    tta = None if config is None else Spear(get_spear_model(net, config))
+    """corruption -> error in percent, online; with a policy under a Guard."""
+    tta: Any = None if config is None else Spear(get_spear_model(net, config))
+    tta = tta if policy is None else Guard(tta, policy)
     found = {}
     for name, x in sets.items():
         if tta is not None and not continual:

@@ -42,11 +42,16 @@ def calibrate(
 ) -> None:
     """Choose a configuration from clean images, and check the preprocessing.
 
-    Optional: adapt needs no clean images. Who has a few hundred, without labels, learns three things. Is the mean and
-    std right that the images are prepared with? The batch norms of the model remember what they were trained on. Does
-    another alpha or learning rate than the default help this model? The images are corrupted, and the answers to them
-    set against what the model says to the clean ones; the default stays unless a value is better beyond chance and
-    costs no clean answer. What does adapting look like where it goes well? That gives the bounds of --guard.
+    Optional: adapt needs no clean images. A few hundred, without labels, say three things:
+
+    Is the mean and std right that the images are prepared with? The batch norms of the model remember what they were
+    trained on.
+
+    Does another alpha, tau or learning rate than the default help this model? The images are corrupted, and the answers
+    to them set against what the model says to the clean ones; the default stays unless a value is better beyond chance
+    and costs no clean answer.
+
+    What does adapting look like where it goes well? That gives the bounds of --guard.
 
     Give the --batch-size that you will adapt with. Nothing is changed but the file that is written.
 
@@ -112,7 +117,7 @@ def _show(found: "Calibration", title: str, output: Path) -> None:
     chosen = ", ".join(row.name for row in found.tried if row.chosen) or "the default; nothing was surely better"
     mean, most = found.entropy
     print(f"config    {chosen}")
-    print(f"source    entropy {mean:.3f} on clean images; nine of ten batches are below {most:.3f}; tau stays 0")
+    print(f"source    entropy {mean:.3f} on clean images; nine of ten batches are below {most:.3f}")
     print(f"guard     max_entropy_rise {found.policy.max_entropy_rise:g}, max_collapse {found.policy.max_collapse:g}")
     print(
         f"images    {'preprocessing looks right' if found.warning is None else 'see the warning about preprocessing'}"

@@ -12,6 +12,8 @@ from spear_hf.cli.calibrate import ConfigFile, configured
 from tests.builders import invoked, printed, spear_hf
 from tests.conftest import EMBEDDED
 
+SHORT = ("--guard", "--no-page", "--tau", "0.01")
+
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
@@ -46,24 +48,30 @@ def test_few_images_are_refused(tmp_path: Path, photos: Path) -> None:
 
 
 @pytest.mark.slow
-def test_clean_images_give_a_file_that_adapt_and_compare_take(tmp_path: Path) -> None:
+def test_clean_images_give_a_file_that_adapt_takes(tmp_path: Path) -> None:
     path, model, images = tmp_path / "c.json", EMBEDDED / "resnet", EMBEDDED / "test.parquet"
     words = ("--cpu", "--batch-size", "16", "--limit", "64", "--corruptions", "brightness")
     done = spear_hf("calibrate", model, images, *words, "--output", path)
     assert done.exit_code == 0, done.stderr
     assert "preprocessing looks right" in done.stdout
     chosen = json.loads(path.read_text())
-    words = ("--cpu", "--corruptions", "fog", "--limit", "16", "--batch-size", "8", "--config", path, "--output")
-    adapted = printed("adapt", model, images, *words, tmp_path / "a", "--guard", "--no-page", "--tau", "0.01")
+    words = ("--cpu", "--corruptions", "fog", "--limit", "16", "--batch-size", "8", "--config", path)
+    adapted = printed("adapt", model, images, *words, *SHORT, "--output", tmp_path / "run")
     assert adapted["provenance"]["config"] == chosen["config"] | {"tau": 0.01}
     assert adapted["provenance"]["policy"] == chosen["guard"]
-    compared = printed("compare", model, images, *words, tmp_path / "b", "--methods", "source,spear")
-    assert chosen["config"]["alpha"] in [
-        v["settings"]["alpha"] for v in compared["methods"].values() if "alpha" in v["settings"]
-    ]
 
 
 @pytest.mark.slow
+def test_compare_takes_a_file_for_spear(tmp_path: Path, file: Path) -> None:
+    words = ("--cpu", "--corruptions", "fog", "--limit", "16", "--batch-size", "8", "--methods", "source,spear")
+    model, images = EMBEDDED / "resnet", EMBEDDED / "test.parquet"
+    compared = printed("compare", model, images, *words, "--config", file, "--output", tmp_path / "run")
+    cells = {cell["label"]: cell["report"]["provenance"] for cell in compared["cells"]}
+    assert (cells["spear"]["settings"]["alpha"], cells["spear"]["settings"]["tau"]) == (0.75, 0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("always:preprocessing looks wrong")
 def test_the_wrong_mean_and_std_are_warned_of(tmp_path: Path) -> None:
     words = ("--cpu", "--batch-size", "64", "--limit", "64", "--corruptions", "brightness", "--output")
     wrong = ("--mean", "0.5", "--std", "0.5", "--image-size", "28")

@@ -36,8 +36,9 @@ def found(net: nn.Module) -> Calibration:
 
 def test_every_value_is_tried_and_has_its_reason(found: Calibration) -> None:
     rows = {row.name: row for row in found.tried}
+    sure = f"tau={round(found.entropy[1], 4):g}"
     alphas, rates = ["alpha=0.25", "alpha=0.75", "alpha=1"], [f"learning_rate={rate}" for rate in (0.01, 0.04, 0.08)]
-    assert list(rows) == ["source", "SpearConfig()", *alphas, *rates]
+    assert list(rows) == ["source", "SpearConfig()", *alphas, sure, *rates]
     assert rows["source"].clean == 0
     assert all(rows[name].chosen != bool(rows[name].why) for name in (*alphas, *rates))
 

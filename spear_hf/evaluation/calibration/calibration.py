@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from spear_hf.boundaries import Boundary
@@ -127,8 +127,7 @@ class Calibration:
             search = _Search(net, clean, sets, bar)
             found, tried, source, chosen = search.run(config or SpearConfig())
         rise, collapse = guard_extremes(source, chosen, clean.batch_size, policy or GuardPolicy())
-        answers = source.logits[AS_THEY_ARE].split(clean.batch_size)
-        entropies = torch.stack([normalized_entropy(part).mean() for part in answers])
+        answers = source.logits[AS_THEY_ARE]
         return cls(
             config=found,
             policy=(policy or GuardPolicy()).calibrated(entropy_rise=rise, collapse=collapse),
@@ -138,19 +137,18 @@ class Calibration:
             images=len(clean),
             batch_size=clean.batch_size,
             corruptions=tuple(names),
-            entropy=(source.entropy(AS_THEY_ARE), float(torch.quantile(entropies, 0.9))),
+            entropy=(source.entropy(AS_THEY_ARE), _sure_batches(answers, clean.batch_size)),
         )
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration under "config", the policy under "guard", and what they rest on; JSON-ready."""
-        fits = [fit._asdict() | {"mean": list(fit.mean), "std": list(fit.std)} for fit in self.fits]
         rests_on = {
             "images": self.images,
             "batch_size": self.batch_size,
             "corruptions": list(self.corruptions),
             "source_entropy": {"mean": self.entropy[0], "nine_of_ten_batches_below": self.entropy[1]},
             "tried": [vars(row) for row in self.tried],
-            "preprocessing": fits,
+            "preprocessing": [vars(fit) for fit in self.fits],
             "warning": self.warning,
         }
         return {"config": self.config.to_dict(), "guard": self.policy.to_dict(), "calibration": rests_on}
@@ -252,14 +250,14 @@ class _Search:
 
     def run(self, config: SpearConfig) -> tuple[SpearConfig, list[Tried], Trial, Trial]:
         """The configuration, the rows of the table, and the trials of the source and of that configuration."""
-        candidates = _candidates(self.net, config)
+        self.bar.set_description("source", refresh=False)
+        logits = source_logits(self.net, self.clean, self.sets, self._on_batch)
+        candidates = _candidates(self.net, config, _sure_batches(logits[AS_THEY_ARE], self.clean.batch_size))
         steered = get_spear_model(self.net, config)
         self.boundaries = list(steered.boundaries)
         steered.unload()
         batches = len(self.sets) * -(-len(self.clean) // self.clean.batch_size)
-        self.bar.reset(total=batches * (2 + sum(map(len, candidates))))
-        self.bar.set_description("source", refresh=False)
-        logits = source_logits(self.net, self.clean, self.sets, self._on_batch)
+        self.bar.total = batches * (2 + sum(map(len, candidates)))
         truth = logits[AS_THEY_ARE].argmax(1)
         if len(truth.unique()) < 2:
             raise DataError(
@@ -290,12 +288,21 @@ class _Search:
         self.bar.update()
 
 
-def _candidates(net: nn.Module, config: SpearConfig) -> list[list[dict[str, Any]]]:
-    """For each field the values to try beside its own."""
+def _candidates(net: nn.Module, config: SpearConfig, sure: float) -> list[list[dict[str, Any]]]:
+    """For each field the values to try beside its own; `sure` is what the entropy of most clean batches is below."""
     mixes = next(iter(batch_norms(net)), None) is not None and config.alpha > 0
     alphas = [{"alpha": alpha} for alpha in ALPHAS if alpha != config.alpha] if mixes else []
-    rates = [{"learning_rate": rate} for rate in RATES if rate != config.learning_rate and config.learning_rate > 0]
-    return [group for group in (alphas, rates) if group]
+    if config.learning_rate == 0:
+        return [alphas] if alphas else []
+    gates = [{"tau": round(sure, 4)}] if round(sure, 4) > config.tau else []
+    rates = [{"learning_rate": rate} for rate in RATES if rate != config.learning_rate]
+    return [group for group in (alphas, gates, rates) if group]
+
+
+def _sure_batches(logits: Tensor, batch_size: int) -> float:
+    """What the mean normalised entropy of nine of ten batches is below."""
+    entropies = [normalized_entropy(part).mean() for part in logits.split(batch_size)]
+    return float(torch.quantile(torch.stack(entropies), 0.9))
 
 
 def _why_not(rival: Trial, best: Trial, first: Trial) -> str:

@@ -60,7 +60,7 @@ class CleanImages:
             DataError: too few, corrupted ones, or ones that are no clean images under this mean and standard deviation.
             InputError: batches that also hold what the model takes beside images.
         """
-        processor = processor or getattr(images, "processor", None) or load_processor(model)
+        prepared: Processor = processor or getattr(images, "processor", None) or load_processor(model)
         found: list[Tensor] = []
         for batch in input_batches(images):
             x = images_alone(batch.inputs(), None, model, "calibrate")
@@ -75,8 +75,8 @@ class CleanImages:
                 "SpearConfig() needs none"
             )
         device = next((p.device for p in model.parameters()), x.device) if model is not None else x.device
-        pixels = _pixels(x.float().cpu(), processor.mean, processor.std)
-        return cls(pixels, tuple(processor.mean), tuple(processor.std), len(found[0]), device)
+        pixels = _pixels(x.float().cpu(), prepared.mean, prepared.std)
+        return cls(pixels, prepared.mean, prepared.std, len(found[0]), device)
 
     def __len__(self) -> int:
         return len(self.pixels)

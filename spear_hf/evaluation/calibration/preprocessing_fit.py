@@ -7,7 +7,7 @@ answers, which are surer and still varied with the right one.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +37,8 @@ USUAL: dict[str, tuple[Values, Values]] = {
 """What models are usually trained with."""
 
 
-class PreprocessingFit(NamedTuple):
+@dataclass(frozen=True)
+class PreprocessingFit:
     """How a model sees clean images under one mean and standard deviation.
 
     Args:
