@@ -115,6 +115,8 @@ def _show(found: "Calibration", title: str, output: Path) -> None:
         table.add_row(row.name, *numbers, "chosen" if row.chosen else row.why)
     print_table(table)
     chosen = ", ".join(row.name for row in found.tried if row.chosen) or "the default; nothing was surely better"
+    if found.warning is not None:
+        chosen = "the default; nothing else is tried while preprocessing looks wrong"
     mean, most = found.entropy
     print(f"config    {chosen}")
     print(f"source    entropy {mean:.3f} on clean images; nine of ten batches are below {most:.3f}")

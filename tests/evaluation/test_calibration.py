@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from spear_hf import Calibration, SpearConfig, calibrate, load_processor
+from spear_hf import Calibration, GuardPolicy, SpearConfig, calibrate, load_processor
 from spear_hf.errors import ConfigError, DataError
 from spear_hf.evaluation.calibration.calibration import read_config
 from tests.builders import TwoStages, pictures, steered
@@ -93,8 +93,10 @@ def test_one_class_says_nothing(net: nn.Module) -> None:
         calibrate(OfOneClass(), IMAGES, **FEW)
 
 
-def test_the_wrong_mean_and_std_are_warned_of(net: nn.Module) -> None:
+def test_nothing_is_chosen_under_the_wrong_mean_and_std(net: nn.Module) -> None:
     wrong = load_processor(None, mean=[0.0] * 3, std=[1.0] * 3, size=16)
     images = [wrong(torch.from_numpy(pictures(64, side=16) // 8 + pictures(64, side=1, seed=1) // 2))]
     with pytest.warns(UserWarning, match=r"preprocessing looks wrong: .* pass mean=0.5 and std=0.5"):
-        calibrate(net, images, config=SpearConfig(learning_rate=0.0, alpha=0.0), **FEW | {"processor": wrong})
+        found = Calibration.of(net, images, **FEW | {"processor": wrong})
+    assert [row.name for row in found.tried] == ["source", "SpearConfig()"]
+    assert (found.config, found.policy) == (SpearConfig(), GuardPolicy())

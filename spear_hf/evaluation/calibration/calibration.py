@@ -125,12 +125,16 @@ class Calibration:
         sets = {AS_THEY_ARE: clean.pixels} | {name: clean.corrupted(name, severity, seed) for name in names}
         with tqdm(unit="batch", disable=None if progress else True) as bar:
             search = _Search(net, clean, sets, bar)
-            found, tried, source, chosen = search.run(config or SpearConfig())
-        rise, collapse = guard_extremes(source, chosen, clean.batch_size, policy or GuardPolicy())
+            # with the wrong preprocessing the source's answers are no labels: nothing is chosen by them
+            found, tried, source, chosen = search.run(config or SpearConfig(), only_look=warning is not None)
+        policy = policy or GuardPolicy()
+        if warning is None:
+            rise, collapse = guard_extremes(source, chosen, clean.batch_size, policy)
+            policy = policy.calibrated(entropy_rise=rise, collapse=collapse)
         answers = source.logits[AS_THEY_ARE]
         return cls(
             config=found,
-            policy=(policy or GuardPolicy()).calibrated(entropy_rise=rise, collapse=collapse),
+            policy=policy,
             tried=tuple(tried),
             fits=tuple(fits),
             warning=warning,
@@ -175,7 +179,8 @@ def calibrate(
 ) -> SpearConfig:
     """The configuration that clean, unlabelled images speak for: `config`, where nothing is surely better.
 
-    A warning tells of a mean and std that the model seems not to be trained with. `Calibration.of` gives the guard's
+    A warning tells of a mean and std that the model seems not to be trained with; nothing else is then tried, since the
+    model's answers could mislead. `Calibration.of` gives the guard's
     bounds and all that was tried too. The model is not changed.
 
     >>> import torch, timm
@@ -248,11 +253,15 @@ class _Search:
         self.net, self.clean, self.sets, self.bar = net, clean, sets, bar
         self.boundaries: list[Boundary] = []
 
-    def run(self, config: SpearConfig) -> tuple[SpearConfig, list[Tried], Trial, Trial]:
-        """The configuration, the rows of the table, and the trials of the source and of that configuration."""
+    def run(self, config: SpearConfig, *, only_look: bool) -> tuple[SpearConfig, list[Tried], Trial, Trial]:
+        """The configuration, the rows of the table, and the trials of the source and of that configuration.
+
+        With `only_look` no other value is tried.
+        """
         self.bar.set_description("source", refresh=False)
         logits = source_logits(self.net, self.clean, self.sets, self._on_batch)
-        candidates = _candidates(self.net, config, _sure_batches(logits[AS_THEY_ARE], self.clean.batch_size))
+        sure = _sure_batches(logits[AS_THEY_ARE], self.clean.batch_size)
+        candidates = [] if only_look else _candidates(self.net, config, sure)
         steered = get_spear_model(self.net, config)
         self.boundaries = list(steered.boundaries)
         steered.unload()
