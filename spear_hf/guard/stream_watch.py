@@ -13,11 +13,12 @@ from spear_hf.guard.circuit_breaker import CircuitBreaker
 from spear_hf.guard.health import Finding, HealthMonitor
 from spear_hf.guard.pixel_drift import PixelDriftDetector
 from spear_hf.guard.policy import GuardPolicy
-from spear_hf.guard.recovery import FALLBACK, ROLLBACK, EscalationPolicy, Snapshots
+from spear_hf.guard.recovery import ACTIONS, FALLBACK, ROLLBACK, EscalationPolicy, Snapshots
 from spear_hf.guard.shadow import ShadowEvaluation, evidence
 from spear_hf.guard.source_model import Distance
 from spear_hf.learning.objective import normalized_entropy
 from spear_hf.learning.record import GUARDED, StepRecord
+from spear_hf.learning.state_form import LARGEST, check_form, number, tensor
 from spear_hf.utils.distributed import BatchShard
 
 
@@ -277,6 +278,11 @@ class StreamWatch:
         Raises:
             CheckpointError: a part of the state is missing or invalid; load another one before the next step.
         """
+        check_form({name: part for name, part in state.items() if name != "snapshots"}, _FORM)
+        check = getattr(self.learned, "check_state_dict", None)
+        for kept in (state.get("snapshots") or {}).values():
+            if check is not None and isinstance(kept, dict):  # or a later rollback would fail
+                check(kept)
         try:
             for name, part in self._parts().items():
                 part.load_state_dict(copy.deepcopy(state[name]))
@@ -300,6 +306,26 @@ class StreamWatch:
             "breaker": self.breaker,
             "snapshots": self.snapshots,
         }
+
+
+def _trial_sums(value: Any) -> str:
+    """The rule of the images, the regret and the entropy rise of a trial."""
+    fits = isinstance(value, (list, tuple)) and len(value) == 3 and not any(map(number(-LARGEST, LARGEST), value))
+    return "" if fits else "three numbers"
+
+
+_COUNT = number(0, 2**53, whole=True)
+_FORM = [
+    (r"num_steps|pixels\.batches|shadow\.(seen|waiting)|escalation\.steps_since", _COUNT),
+    (r"breaker\.(steps_to_trial|trial_steps_left|next_wait|steps_held)", _COUNT),
+    (r"breaker\.trial_sums", _trial_sums),
+    (r"escalation\.last", number(-1, len(ACTIONS) - 1, whole=True)),
+    (r"health\.(regret|entropy_rise|images)", number(0, LARGEST)),
+    (r"health\.classes", tensor(2, None, low=0)),
+    (r"pixels\.mean", tensor(None)),
+    (r"pixels\.variance", tensor(None, low=0)),
+    (r"shadow\.answers", tensor(low=-torch.finfo(torch.float32).max, high=torch.finfo(torch.float32).max)),
+]
 
 
 def _total(count: int, like: Tensor, shard: BatchShard) -> int:

@@ -131,6 +131,10 @@ class _NamedStream:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.state.load_state_dict(state)
 
+    def check_state_dict(self, state: dict[str, Any]) -> None:
+        if self.name in self.streams:  # or it would be made, and nothing be known of it
+            self.state.check_state_dict(state)
+
 
 class _StreamDistance:
     """ParameterDistance of the values of one stream."""

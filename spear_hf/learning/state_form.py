@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -14,8 +14,12 @@ Rule = Callable[[Any], str]
 """What is allowed, in words, where a value is not; else empty."""
 
 
-def check_form(state: Mapping[str, Any]) -> None:
+def check_form(state: Mapping[str, Any], rules: Sequence[tuple[str, Rule]] | None = None) -> None:
     """Raise CheckpointError, which names the entry and what is allowed, unless all entries of a state may be.
+
+    Args:
+        state: of a stream, or of something that has its own rules.
+        rules: pattern of a dotted path, and what is allowed there; None is those of a stream. No rule allows anything.
 
     >>> check_form({"num_steps": 3, "seen": {"mean": torch.tensor([0.2, 0.8]), "weight": 0.5}})
     >>> check_form({"seen": {"weight": 1.5}})
@@ -23,7 +27,9 @@ def check_form(state: Mapping[str, Any]) -> None:
     spear_hf.errors.CheckpointError: this state's seen.weight is 1.5, allowed is a number in [0, 1]; resume from one ...
     """
     for path, value in _leaves(state):
-        rule = next((rule for pattern, rule in _RULES if re.fullmatch(pattern, path)), None)
+        rule = next(
+            (rule for pattern, rule in (_RULES if rules is None else rules) if re.fullmatch(pattern, path)), None
+        )
         if rule is not None and (allowed := rule(value)):
             raise _refusal(path, value, allowed)
     for names in _EQUALLY_LONG:

@@ -1,4 +1,5 @@
 import copy
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -351,6 +352,42 @@ def test_a_state_with_an_invalid_watch_is_refused_and_nothing_is_changed(steered
     with pytest.raises(CheckpointError, match=r"lacks \['watch'\]"):
         other.load_state_dict({key: value for key, value in state.items() if key != "watch"})
     assert repr(other.state_dict()) == before
+
+
+@pytest.mark.parametrize(
+    ("part", "entry", "value"),
+    [
+        ("breaker", "steps_to_trial", "x"),
+        ("breaker", "trial_sums", [1, None, 0.0]),
+        ("breaker", "next_wait", -1),
+        ("health", "regret", math.nan),
+        ("health", "classes", torch.ones(3)),
+        ("escalation", "last", 7),
+        ("pixels", "batches", 10**400),
+        ("pixels", "variance", torch.tensor([-1.0])),
+        ("shadow", "answers", "x"),
+    ],
+)
+def test_an_entry_of_a_watch_that_cannot_be_is_refused(
+    steered: SpearModel, part: str, entry: str, value: object
+) -> None:
+    guard, (x,) = guarded(steered), batches(1, size=3)
+    guard.step(x)
+    state = guard.state_dict()
+    before = repr(state)
+    state["watch"][part][entry] = value
+    with pytest.raises(CheckpointError, match=rf"{part}\.{entry} is .*, allowed is"):
+        guard.load_state_dict(state)
+    assert repr(guard.state_dict()) == before
+
+
+def test_a_snapshot_that_could_not_be_rolled_back_to_is_refused(steered: SpearModel) -> None:
+    guard, (x,) = guarded(steered), batches(1, size=3)
+    guard.step(x)
+    state = guard.state_dict()
+    state["watch"]["snapshots"]["good"] = {"rsp": {}}
+    with pytest.raises(CheckpointError, match="this state lacks"):
+        guard.load_state_dict(state)
 
 
 def test_streams_are_refused_for_a_method_that_has_none(steered: SpearModel) -> None:
