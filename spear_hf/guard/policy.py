@@ -22,7 +22,8 @@ class GuardPolicy:
             source's on the same images, on average, in [0, 1].
         patience: how many shadow images' worth of excess over either bound, summed up, lets the source take over.
         shadow: the fraction of the images that the source answers too: one of every round(1 / shadow), and at least
-            one of four batches. Every image is compared until both sums are below half the patience, where they start.
+            one of four batches. Until both sums are below half the patience, where they start, every image is
+            compared, or 16 of a larger batch.
         pool: how many shadow images are collected for one forward of the source.
         memory: over how many shadow images the class histograms are averaged, and within how many steps of the last
             action a new finding gets a harder action.

@@ -11,6 +11,8 @@ from spear_hf.utils.distributed import BatchShard
 
 BATCHES = 4  # of them, at most, one image is a shadow image; of one image each, all would cost 15 % of the time
 
+ENOUGH = 16  # images of a batch, where every image is compared: more of one batch say little more
+
 
 class Evidence(NamedTuple):
     """Sums over n images that both the method and the source have answered.
@@ -103,8 +105,12 @@ class ShadowEvaluation:
 
     @torch.no_grad()  # images may require grad; what is kept over steps must not hold their graph
     def add(self, x: Tensor, answers: Tensor, shard: BatchShard, *, every_image: bool = False) -> None:
-        """Keep the shadow images among x (B, ...), or every image, and the method's logits (B, K) for them."""
-        stride = 1 if every_image else min(self.stride, BATCHES * shard.total)
+        """Keep the shadow images among x (B, ...), and the method's logits (B, K) for them.
+
+        Args:
+            every_image: keep all, or about ENOUGH of a larger batch.
+        """
+        stride = max(1, shard.total // ENOUGH) if every_image else min(self.stride, BATCHES * shard.total)
         self.waiting += len(self._places(0, shard.total, stride))
         rows = torch.tensor(self._places(shard.offset, shard.local, stride), dtype=torch.long, device=x.device)
         self.answers = _joined(self.answers, answers[rows])

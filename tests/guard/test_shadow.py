@@ -26,6 +26,13 @@ def test_an_answer_that_is_not_finite_is_wrong_and_uncertain() -> None:
     assert found.entropy_rise == pytest.approx(1.0, abs=0.01)
 
 
+@pytest.mark.parametrize(("size", "compared"), [(1, 1), (16, 16), (32, 16), (256, 16)])
+def test_of_a_large_batch_every_image_is_sixteen(size: int, compared: int) -> None:
+    shadow, numbers = ShadowEvaluation(16, pool=10_000), torch.arange(float(size))[:, None]
+    shadow.add(numbers, numbers, shard_of(size), every_image=True)
+    assert shadow.waiting == compared
+
+
 @pytest.mark.parametrize(("size", "stride"), [(1, 4), (2, 8), (4, 16), (40, 16)])
 def test_shadow_images_are_every_sixteenth_or_one_of_four_smaller_batches(size: int, stride: int) -> None:
     shadow = ShadowEvaluation(16, pool=10_000)
