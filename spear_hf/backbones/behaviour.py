@@ -76,8 +76,8 @@ class Behaviour:
         """How these logits differ, in words; None if they are as near as both precisions let them be."""
         if len(logits) != len(self.logits):
             return f"another behaviour ({len(logits)} logits of a fixed image, expected {len(self.logits)})"
-        spread = max(max(self.logits) - min(self.logits), 0.01 * max(map(abs, self.logits)), 1e-6)
-        allowed = max(TOLERANCES[precision], TOLERANCES[self.precision]) * spread
+        allowed = self._spread(self.precision if precision == "single" else precision)
+        allowed *= max(TOLERANCES[precision], TOLERANCES[self.precision])
         off = [abs(a - b) for a, b in zip(logits, self.logits, strict=True)]
         if math.sqrt(sum(o * o for o in off) / len(off)) <= allowed:
             return None
@@ -86,6 +86,15 @@ class Behaviour:
             f"another behaviour with these weights (logit {i} of a fixed image is {logits[i]:.6g}, expected "
             f"{self.logits[i]:.6g})"
         )
+
+    def _spread(self, precision: str) -> float:
+        """How far the logits are apart; below single precision at least how large they are.
+
+        Few digits round a logit by a part of its size, and CLIP's are large and near each other: 25.1, 24.3.
+        """
+        largest = max(map(abs, self.logits))
+        least = 0.01 * largest if precision == "single" else largest
+        return max(max(self.logits) - min(self.logits), least, 1e-6)
 
 
 def behaviour_of(model: nn.Module) -> Behaviour | None:

@@ -23,6 +23,7 @@ PROBES = 64
 _WRAPPERS = re.compile(r"^(timm_model|two_tower)\.")  # transformers' around a timm model, ours around CLIP
 HEAD_PROBES = 8  # values of each of the last two tensors, because another head on the same body is another base
 TOLERANCE = 0.02  # bf16 changes a value by at most 0.4 %; another training run changes nearly all by more than 2 %
+SMALLEST = 2.0**-24  # float16 has nothing between this and 0, and networks have weights there
 CLOSE = 0.004  # of values whose tensor is not known by name: with 2 % chance would find a partner for each
 
 
@@ -131,7 +132,7 @@ class Fingerprint:
 
 
 def _are_close(a: float, b: float, tolerance: float) -> bool:
-    return abs(a - b) <= tolerance * max(abs(a), abs(b))
+    return abs(a - b) <= max(tolerance * max(abs(a), abs(b)), SMALLEST)
 
 
 def _unlike(off: list[tuple[int, float, float]], count: int) -> str | None:
@@ -144,7 +145,7 @@ def _unlike(off: list[tuple[int, float, float]], count: int) -> str | None:
 
 def _telling(probe: tuple[float, ...]) -> int:
     """How many different values there are beside 0 and 1, which nearly every network holds somewhere."""
-    return len({value for value in probe if value not in (0.0, 1.0)})
+    return len({value for value in probe if abs(value) > SMALLEST and value != 1.0})
 
 
 @torch.no_grad()

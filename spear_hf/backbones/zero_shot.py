@@ -2,7 +2,7 @@
 
 import copy
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from types import FunctionType
 from typing import Any, cast
 
@@ -172,8 +172,14 @@ def check_labels(labels: Sequence[str]) -> tuple[str, ...]:
     ('cat', 'dog')
 
     Raises:
-        ConfigError: fewer than two, one that is no text, or one that comes twice.
+        ConfigError: fewer than two, one that is no text, or one that comes twice; a set or a mapping, whose order is
+            not that of the classes.
     """
+    if isinstance(labels, (Set, Mapping)):
+        raise ConfigError(
+            f"labels= is a {type(labels).__name__}, whose order need not be that of the classes; give a list, such as "
+            '["cat", "dog"]'
+        )
     found = () if isinstance(labels, str) else tuple(labels)
     if not 2 <= len(found) <= MOST_LABELS or not all(is_line(label) and label.strip() for label in found):
         raise ConfigError(f'labels={labels!r} is not allowed; give two names or more, such as ["cat", "dog"]')

@@ -133,7 +133,7 @@ def check_chain(result: CutForward) -> None:
         extra = reached - {id(leaf) for leaf in previous}
         if extra:
             wanted = " and ".join(names[id(leaf)] for leaf in previous)
-            bypass = ", ".join(sorted(names.get(leaf, "another tensor") for leaf in extra))
+            bypass = ", ".join(sorted({names.get(leaf, "another tensor") for leaf in extra}))
             raise NoBoundariesError(f"{what} depends on {bypass} by a way around {wanted}")
         if group is not None:
             previous = [cut.leaves[0] for cut in group]

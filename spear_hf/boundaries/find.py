@@ -180,6 +180,11 @@ def _no_boundaries_error(model: nn.Module, tried: list[str], trace: Trace) -> No
     name = type(model).__name__
     reasons = tried or ["no timm feature_info, no boundary rule and no chain of blocks found", *_obstacles(trace)]
     lines = "\n  ".join(reasons)
+    if kept := [name for name, buffer in model.named_buffers() if buffer.requires_grad]:
+        lines += (
+            f"\n{len(kept)} buffers ({kept[0]}, ...) keep the graph of an earlier forward, as after a calibration with "
+            "gradients; calibrate under torch.no_grad()"
+        )
     return NoBoundariesError(
         f"no verified stage boundaries in {name}; pass boundaries=[Boundary(depth, name, module), ...] or register a "
         f"rule with @boundary_rule({name}). Tried:\n  {lines}"

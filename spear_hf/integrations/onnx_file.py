@@ -4,8 +4,10 @@ The file answers as the model does when it is called: alpha mixes the statistics
 and it remembers nothing from one batch to the next.
 """
 
+import errno
 import json
 import logging
+import os
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -84,14 +86,16 @@ def export_onnx(
         raise ConfigError(f"output={path.name!r} is not allowed; the name of the file ends in .onnx")
     batches = _batches(model, images)
     answers = [_answer(model, x) for x in batches]
-    program = _traced(model, batches[1])
     described = {"adapter": model.active_adapters, "alpha": _alpha(model)} | dict(notes or {})
-    _describe(program.model, {key: value for key, value in described.items() if value is not None})
-    with writing(path):
+    with writing(path):  # before the export, which takes minutes
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         folder = temporary_name(path)
         folder.mkdir()
         try:
+            program = _traced(model, batches[1])
+            _describe(program.model, {key: value for key, value in described.items() if value is not None})
             written = folder / path.name
             program.save(written, external_data=_bytes_of(model) > IN_ONE_FILE)
             differences = _check(written, batches, answers)

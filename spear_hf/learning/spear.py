@@ -546,4 +546,9 @@ def unwrap(model: nn.Module) -> tuple[SpearModel, nn.Module]:
             "call get_spear_model(model) first"
         )
     refuse_sharded(inner)
+    if any(parameter.is_meta for parameter in inner.adapters.parameters()):
+        raise ConfigError(
+            "the RSPs hold no values, as after cpu_offload(model); off-load the base alone: "
+            "cpu_offload(model.base_model)"
+        )
     return inner, call

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from spear_hf.backbones.behaviour import Behaviour
 from spear_hf.backbones.fingerprint import HEAD_PROBES, PROBES, Fingerprint, fingerprint
 from tests.builders import TinyNet
 
@@ -31,6 +32,19 @@ def test_a_fingerprint_does_not_depend_on_the_memory_format(net: nn.Module) -> N
 def test_a_model_without_real_weights_has_no_probe() -> None:
     with torch.device("meta"):
         assert fingerprint(nn.Linear(3, 2)).probe == ()
+
+
+def test_weights_below_float16s_smallest_are_the_same_base_in_float16() -> None:
+    tiny, rounded = Fingerprint(2, "ab", (2.7e-8, 1.02e-6)), Fingerprint(2, "ab", (0.0, 1.07e-6))
+    assert tiny.difference(rounded) is None
+    assert tiny.difference(Fingerprint(2, "ab", (2.7e-8, 1.2e-6))) is not None
+
+
+def test_half_precision_rounds_logits_by_their_size() -> None:
+    behaviour = Behaviour((3, 8, 8), (25.1, 24.9))
+    assert behaviour.difference((25.0, 25.0), "half") is None
+    assert behaviour.difference((25.0, 25.0), "single") is not None
+    assert behaviour.difference((25.1, 23.9), "half") is not None
 
 
 def renamed(net: nn.Module) -> nn.Module:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from spear_hf import SpearConfig, SpearModel
-from spear_hf.errors import ConfigError, ExportError
+from spear_hf.errors import ConfigError, ExportError, OutputError
 from spear_hf.integrations.onnx_file import OnnxFile, export_onnx
 from tests.builders import TwoStages, steered
 
@@ -92,3 +92,9 @@ def test_a_file_that_answers_otherwise_is_not_written(tmp_path: Path) -> None:
 def test_another_ending_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"output='model.pt' is not allowed; the name of the file ends in .onnx"):
         export_onnx(model_of(TwoStages), tmp_path / "model.pt")
+
+
+def test_a_folder_in_its_place_is_found_before_the_export(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").mkdir()
+    with pytest.raises(OutputError, match=r"model.onnx cannot be written \(Is a directory\)"):
+        export_onnx(model_of(OtherwiseTraced), tmp_path / "model.onnx")  # it would be refused by the check

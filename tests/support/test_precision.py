@@ -6,13 +6,14 @@ base is another base than the floats it was made of: an adapter says which of th
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from spear_hf import Spear, SpearConfig, SpearModel, get_spear_model
-from spear_hf.errors import BaseModelMismatchError, InputError, LaunchError, NoBoundariesError
+from spear_hf.errors import BaseModelMismatchError, ConfigError, InputError, LaunchError, NoBoundariesError
 from tests.builders import TwoStages, learner, steered, tiny_vit
 from tests.support.table import refused, works
 
@@ -48,10 +49,14 @@ def torchao_net(name: str, **options: object) -> nn.Module:
     return net
 
 
-def quanto_net(name: str) -> nn.Module:
+def quanto_net(name: str, *, calibrate: Any = None, images: Tensor | None = None) -> nn.Module:
+    """Quantised by quanto; with `calibrate`, a context for the calibration, its activations too."""
     quanto = pytest.importorskip("optimum.quanto", reason="optimum-quanto is not installed")
-    net = tiny_vit()
-    quanto.quantize(net, weights=getattr(quanto, name))
+    net, kind = tiny_vit(), getattr(quanto, name)
+    quanto.quantize(net, weights=kind, activations=None if calibrate is None else kind)
+    if calibrate is not None:
+        with calibrate, quanto.Calibration():
+            net(images)
     quanto.freeze(net)
     return net
 
@@ -92,6 +97,20 @@ def test_torchao_with_quantised_activations() -> None:
     get_spear_model(torchao_net("Int8DynamicActivationInt8WeightConfig"))
 
 
+@pytest.mark.slow
+@works("quanto, `qint8` weights and activations, calibrated under `torch.no_grad()`", on="a random ViT")
+def test_quanto_activations(images: Tensor) -> None:
+    tta = Spear(get_spear_model(quanto_net("qint8", calibrate=torch.no_grad(), images=images)))
+    tta.step(images)
+    assert tta.last.adapted  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
+
+
+@pytest.mark.slow
+@refused("quanto, calibrated with gradients", NoBoundariesError, "calibrate under torch.no_grad()")
+def test_quanto_calibrated_with_gradients(images: Tensor) -> None:
+    get_spear_model(quanto_net("qint8", calibrate=torch.enable_grad(), images=images))
+
+
 @pytest.mark.filterwarnings("ignore")  # torch's own, of its deprecated quantisation
 @refused(
     "`torch.ao.quantization.quantize_dynamic`",
@@ -129,6 +148,19 @@ def test_cpu_offload(images: Tensor, tmp_path: Path, before: bool) -> None:
     assert all(torch.equal(plain.step(x), tta.step(x)) for _ in range(3))
     plain.model.save_pretrained(tmp_path)
     tta.model.load_adapter(tmp_path, "loaded")
+
+
+@refused(
+    "`cpu_offload` of the steered model, whose RSPs it would take away",
+    ConfigError,
+    "off-load the base alone: cpu_offload(model.base_model)",
+)
+def test_cpu_offload_of_the_steered_model() -> None:
+    from accelerate import cpu_offload
+
+    model = steered(TwoStages())
+    cpu_offload(model, execution_device=torch.device("cpu"))
+    Spear(model)
 
 
 @pytest.fixture

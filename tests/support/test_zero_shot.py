@@ -90,6 +90,20 @@ def test_labels_and_templates_are_saved(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@works("half precision: an adapter of a bfloat16 or float16 model on the float32 one, and back", "the same base")
+@pytest.mark.parametrize("make", [tiny_clip, tiny_siglip])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_the_same_model(make: Any, dtype: torch.dtype, tmp_path: Path) -> None:
+    images = images_for(None)["pixel_values"]
+    for learned, loaded in ((dtype, torch.float32), (torch.float32, dtype)):
+        tta = Spear(get_spear_model(make().to(learned), **WORDS))
+        tta.step(images.to(learned))
+        folder = tta.model.save_pretrained(tmp_path / str(learned))
+        again = SpearModel.from_pretrained(make().to(loaded), folder, processor=TOKENIZER)
+        assert again(images.to(loaded)).logits.dtype == loaded
+
+
+@pytest.mark.slow
 @works("`AutoSpearModel.from_pretrained(adapter)`", "builds the model and its labels too")
 def test_auto_builds_the_model_and_its_labels(tmp_path: Path) -> None:
     model = get_spear_model(load_base_model(str(save_clip(tmp_path / "clip")), labels=LABELS))
@@ -155,6 +169,12 @@ def test_one_label() -> None:
 @refused("a label twice", ConfigError, "labels hold 'cat' twice; give each class a name of its own")
 def test_a_label_twice() -> None:
     get_spear_model(tiny_clip(), labels=["cat", "dog", "cat"], processor=TOKENIZER)
+
+
+@refused("labels as a set or a dictionary", ConfigError, "whose order need not be that of the classes; give a list")
+@pytest.mark.parametrize("labels", [set(LABELS), {"dog": 1, "cat": 0}, dict(enumerate(LABELS))])
+def test_labels_without_an_order(labels: Any) -> None:
+    get_spear_model(tiny_clip(), labels=labels, processor=TOKENIZER)
 
 
 @refused('a template without "{}"', ConfigError, 'give prompts with one "{}", where the label stands')
