@@ -404,6 +404,14 @@ class AdapterStream(StreamState):
         self.model.restore(self.layout.split(flat), self.adapter_name)
         self.optimizer.state.clear()
 
+    def unlearn(self) -> None:
+        """Values are those of the start, and Adam's moments 0, as of a stream that was never learned from."""
+        self.model.restore(self.layout.split(self._start), self.adapter_name)
+        for moments in self.optimizer.state.values():
+            for value in moments.values():
+                value.zero_()
+        self.was_taught_by_few = False
+
     @property
     def flat(self) -> Tensor:
         """(P,), a copy of the adapter's values."""
