@@ -188,11 +188,11 @@ class SteeredForward:
         return changed
 
     def _with_early_answers(self, batch: StreamBatch, values: Values, logits: Tensor) -> Tensor:
-        """The logits; of streams of which too little is known, with all of alpha in early layers and none in others.
+        """The logits; of streams that are not known to show many classes, with all of alpha in early layers alone.
 
         With as much of alpha as shares allow a network can still be sure of one class.
         """
-        unknown = [i for i, state in enumerate(batch.states) if state.skew is not None and not state.skew.is_known]
+        unknown = [i for i, state in enumerate(batch.states) if state.early_only]
         if not unknown:
             return logits
         part = batch.of(unknown)

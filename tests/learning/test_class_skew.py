@@ -115,6 +115,20 @@ def test_on_few_classes_nothing_is_learned_and_deep_layers_keep_the_sources_stat
     assert tta._forward.norms.early == set(norms[: (len(norms) + 1) // 2])
 
 
+def test_a_stream_of_few_classes_is_asked_again_with_all_of_alpha_in_early_layers(
+    net: nn.Module, images: Tensor
+) -> None:
+    """A network that a shift makes sure of one class would keep its stream there by its own answers."""
+    tta = learner(net, one_class=True)
+    for _ in range(8):
+        tta.step(images)  # the shares of alpha are known
+    forwards = []
+    handle = net.register_forward_hook(lambda *_: forwards.append(1))
+    tta.step(images)
+    assert (tta.stream.shows_few_classes, len(forwards)) == (True, 2)
+    handle.remove()
+
+
 def test_reset_and_resume_give_the_same_bits(net: nn.Module, images: Tensor) -> None:
     tta = learner(net, one_class=False)
     check_resume(tta, images.split(4), split=2)
