@@ -21,6 +21,7 @@ def check_form(state: Mapping[str, Any], rules: Sequence[tuple[str, Rule]] | Non
         state: of a stream, or of something that has its own rules.
         rules: pattern of a dotted path, and what is allowed there; None is those of a stream. No rule allows anything.
 
+    >>> import torch
     >>> check_form({"num_steps": 3, "seen": {"mean": torch.tensor([0.2, 0.8]), "weight": 0.5}})
     >>> check_form({"seen": {"weight": 1.5}})
     Traceback (most recent call last):
@@ -73,6 +74,7 @@ def number(low: float, high: float, *, whole: bool = False) -> Rule:
 def tensor(*shape: int | None, low: float = -LARGEST, high: float = LARGEST, optional: bool = True) -> Rule:
     """The rule of floats in [low, high] of this shape; None is any size, at least 1. No shape is any shape.
 
+    >>> import torch
     >>> tensor(2, low=0)(torch.tensor([1.0, -1.0]))
     'floats (2) in [0, 1e+18], or None'
     """
@@ -108,6 +110,7 @@ def choice(*allowed: Any) -> Rule:
 _PART = tensor(None, low=0, high=1)
 _RULES: list[tuple[str, Rule]] = [
     (r"num_steps|trial\.count|skew\.seen|jump\.batches", number(0, 2**53, whole=True)),
+    (r"(rsp|start)(\..*)?", tensor(optional=False)),
     (r"optimizer\.(state\.\d+\.)?step", step_count),
     (r"optimizer\.(state\.\d+\.)?exp_avg", tensor(optional=False)),
     (r"optimizer\.(state\.\d+\.)?exp_avg_sq", tensor(low=0, optional=False)),

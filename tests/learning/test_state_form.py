@@ -34,6 +34,8 @@ def changed(state: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
 
 ENTRIES: list[Change] = [
     ("num_steps", -1),
+    ("rsp", lambda values: {key: t * 0 + 3e38 for key, t in values.items()}),
+    ("start", lambda values: {key: t * 0 + 3e38 for key, t in values.items()}),
     ("statistics.mean", lambda t: t * 0 + 1e30),
     ("statistics.variance", lambda t: t * 0 - 1),
     ("statistics.weight", lambda t: t[:0]),
