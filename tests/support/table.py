@@ -25,7 +25,7 @@ import pytest
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PAGE = ROOT / "docs" / "support.md"
-SECTIONS = ("transformers", "zero_shot", "heads", "several_inputs", "compile", "export", "precision")
+SECTIONS = ("transformers", "zero_shot", "heads", "several_inputs", "compile", "export", "precision", "gpu")
 """In the order of the page; a section without a file is left out, and one that is not here comes last."""
 
 TITLE = """# What works with what
@@ -41,7 +41,7 @@ class Row:
 
     Args:
         use: what a user does, in Markdown.
-        outcome: "works", with what that means, or "refused", with the error and its words.
+        outcome: "works", with what that means; "refused", with the error and its words; or "not tried here".
         test: the function that shows it.
     """
 
@@ -84,6 +84,21 @@ def refused(use: str, error: type[Exception], words: str) -> Callable[[Callable[
 
         must_raise.support_row = Row(use, f'refused: `{error.__name__}`, "{words}"', test)  # type: ignore[attr-defined]
         return must_raise
+
+    return register
+
+
+def untried(use: str, needs: str = "a CUDA device") -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The decorated test is skipped where the page is made: it says what has not been shown, and how to show it.
+
+    Args:
+        use: what a user does, in Markdown.
+        needs: what is not there.
+    """
+
+    def register(test: Callable[..., None]) -> Callable[..., None]:
+        test.support_row = Row(use, f"not tried here: needs {needs}", test)  # type: ignore[attr-defined]
+        return test
 
     return register
 

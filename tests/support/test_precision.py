@@ -6,59 +6,21 @@ base is another base than the floats it was made of: an adapter says which of th
 
 import copy
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from spear_hf import Spear, SpearConfig, SpearModel, get_spear_model
-from spear_hf.errors import BaseModelMismatchError, ConfigError, InputError, LaunchError, NoBoundariesError
+from spear_hf import Spear, get_spear_model
+from spear_hf.errors import ConfigError, InputError, LaunchError, NoBoundariesError
 from tests.builders import TwoStages, learner, steered, tiny_vit
+from tests.support.quantized import bitsandbytes_net, learns_and_comes_back, quanto_net, torchao_net
 from tests.support.table import refused, works
 
 
 @pytest.fixture
 def images() -> Tensor:
     return torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-
-
-def learns_and_comes_back(net: nn.Module, again: nn.Module, images: Tensor, folder: Path) -> None:
-    """What is learned on `net` is saved and loaded onto `again`, a copy, and on nothing else."""
-    tta = Spear(get_spear_model(net, SpearConfig(tau=0.0)))
-    for _ in range(2):
-        tta.step(images)
-    assert tta.last.adapted  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
-    tta.model.save_pretrained(folder)
-    loaded = SpearModel.from_pretrained(again, folder)
-    torch.testing.assert_close(loaded(images).logits, tta.model(images).logits)
-    assert any(bool((p != p.round()).any()) for p in loaded.adapter_parameters())
-    for other, way in ((tiny_vit(), "floats, expected quantised"), (again, "quantised by")):
-        if way == "quantised by":
-            loaded.unload()
-            get_spear_model(float_net := tiny_vit()).save_pretrained(folder / "floats")
-            del float_net
-        with pytest.raises(BaseModelMismatchError, match=way):
-            SpearModel.from_pretrained(other, folder if other is not again else folder / "floats")
-
-
-def torchao_net(name: str, **options: object) -> nn.Module:
-    quantization = pytest.importorskip("torchao.quantization", reason="torchao is not installed")
-    net = tiny_vit()
-    quantization.quantize_(net, getattr(quantization, name)(**options))
-    return net
-
-
-def quanto_net(name: str, *, calibrate: Any = None, images: Tensor | None = None) -> nn.Module:
-    """Quantised by quanto; with `calibrate`, a context for the calibration, its activations too."""
-    quanto = pytest.importorskip("optimum.quanto", reason="optimum-quanto is not installed")
-    net, kind = tiny_vit(), getattr(quanto, name)
-    quanto.quantize(net, weights=kind, activations=None if calibrate is None else kind)
-    if calibrate is not None:
-        with calibrate, quanto.Calibration():
-            net(images)
-    quanto.freeze(net)
-    return net
 
 
 @pytest.mark.slow
@@ -95,6 +57,13 @@ def test_quanto_int4(images: Tensor, tmp_path: Path) -> None:
 )
 def test_torchao_with_quantised_activations() -> None:
     get_spear_model(torchao_net("Int8DynamicActivationInt8WeightConfig"))
+
+
+@pytest.mark.slow
+@works("bitsandbytes, `load_in_8bit=True`, on a CPU", on="a random ViT")
+def test_bitsandbytes_int8(images: Tensor, tmp_path: Path) -> None:
+    net, again = (bitsandbytes_net(tmp_path / "vit", load_in_8bit=True) for _ in range(2))
+    learns_and_comes_back(net, again, images, tmp_path)
 
 
 @pytest.mark.slow
