@@ -1,5 +1,6 @@
 """Files of an adapter's folder, and never what a link in it leads to outside."""
 
+import errno
 from pathlib import Path
 
 from spear_hf.errors import AdapterFormatError
@@ -19,15 +20,22 @@ def contained(folder: str | Path, name: str) -> Path:
         AdapterFormatError: a link that leads out of the folder.
     """
     path = Path(folder) / name
-    try:
-        target, root = path.resolve(), _root(Path(folder).absolute())
-    except (OSError, RuntimeError) as error:  # RuntimeError up to Python 3.12
-        raise AdapterFormatError(f"{path} is a link that leads to itself; copy the file into the folder") from error
+    if _is_loop(path):  # from Python 3.13 on `resolve` raises nothing
+        raise AdapterFormatError(f"{path} is a link that leads to itself; copy the file into the folder")
+    target, root = path.resolve(), _root(Path(folder).absolute())
     if not target.is_relative_to(root):
         raise AdapterFormatError(
             f"{path} is a link to {target}, outside of its folder, and is not followed; copy the file into the folder"
         )
     return path
+
+
+def _is_loop(path: Path) -> bool:
+    try:
+        path.stat()
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
 
 
 def _root(folder: Path) -> Path:
