@@ -30,7 +30,8 @@ def contenders(net: nn.Module, device: str) -> dict[str, Callable[[Tensor], Tens
     """Name -> a step; every one has a model of its own."""
 
     def steered() -> nn.Module:
-        return get_spear_model(copy.deepcopy(net), SpearConfig(tau=0.0, alpha_images=0, domain_jump=0.0)).to(device)
+        config = SpearConfig(tau=0.0, alpha_images=0, domain_jump=0.0, class_skew=False)  # one forward a step
+        return get_spear_model(copy.deepcopy(net), config).to(device)
 
     found = {"eager": Spear(steered()).step, "compiled": Spear(steered(), compile=True).step}
     if device == "cuda":
