@@ -11,7 +11,7 @@ from spear_hf.cli.expand import expanded
 from spear_hf.cli.image_options import ImageOptions
 from spear_hf.cli.options import WeightOptions
 from spear_hf.config import SpearConfig
-from spear_hf.evaluation.calibration import TRIED_ON
+from spear_hf.evaluation.calibration import LEAST, TRIED_ON
 
 if TYPE_CHECKING:
     from spear_hf.evaluation.calibration.calibration import Calibration
@@ -32,7 +32,7 @@ def calibrate(
     weights: WeightOptions,
     images: ImageOptions = CLEAN,
     output: Annotated[Path, typer.Option(help="The JSON file to write.")] = Path("calibration.json"),
-    limit: Annotated[int, typer.Option(help="Clean images to take, in a seeded order.", min=1)] = 256,
+    limit: Annotated[int, typer.Option(help="Clean images to take, in a seeded order.", min=LEAST)] = 256,
     corruptions: Annotated[
         str, typer.Option(help='What values are tried on: names or groups with commas, "all"; name what you expect.')
     ] = ",".join(TRIED_ON),
@@ -62,8 +62,10 @@ def calibrate(
     """
     from spear_hf.errors import ConfigError
     from spear_hf.evaluation.calibration.calibration import Calibration
+    from spear_hf.utils.files import check_output_file
     from spear_hf.utils.launch import start_accelerator
 
+    check_output_file(output)  # before minutes of work
     accelerator = start_accelerator(cpu=cpu)
     if accelerator.num_processes > 1:
         raise ConfigError(f"{accelerator.num_processes} processes were started; calibrate runs in one: start it alone")

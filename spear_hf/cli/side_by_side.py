@@ -13,6 +13,7 @@ from spear_hf.cli.expand import about, expanded
 from spear_hf.cli.image_options import ImageOptions
 from spear_hf.cli.options import RunOptions, WeightOptions
 from spear_hf.cli.refusals import INTERRUPTED
+from spear_hf.errors import ConfigError
 
 if TYPE_CHECKING:
     from spear_hf.evaluation.comparison import Comparison
@@ -75,6 +76,8 @@ class ComparisonOptions:
         if self.config is not None:
             settings["spear"] = read_config(self.config)[0].to_dict() | settings.get("spear", {})
         methods = method_specs(self.methods, settings)
+        if self.config is not None and "spear" not in methods:
+            raise ConfigError(f"config={str(self.config)!r} is for spear alone; add spear to --methods")
         accelerator = running.accelerator()
         cells = running.output / "cells"
         if self.fresh and accelerator.is_main_process:

@@ -83,6 +83,11 @@ class ClassSkew:
         return alike / max(pairs, 1.0), sure / max(images, 1e-9)
 
     @property
+    def nbytes(self) -> int:
+        """What it takes, in bytes: the latest NEIGHBOURS answers, and their mean."""
+        return self._sums.nbytes + sum(t.nbytes for t in (self._before, self._mean) if t is not None)
+
+    @property
     def is_known(self) -> bool:
         """Whether enough images were seen to decide."""
         return self.seen >= ENOUGH

@@ -158,7 +158,8 @@ class StreamState:
     def nbytes(self) -> int:
         """What the state takes, in bytes: values, moments, and what is remembered."""
         classes = 0 if self.classes is None else self.classes.nbytes
-        return 3 * self._start.nbytes + self.statistics.nbytes + self.alpha_shares.nbytes + classes
+        skew = 0 if self.skew is None else self.skew.nbytes
+        return 3 * self._start.nbytes + self.statistics.nbytes + self.alpha_shares.nbytes + classes + skew
 
     @torch.inference_mode(False)
     def reset(self) -> None:

@@ -57,6 +57,24 @@ def write_atomically(path: str | Path, content: str | bytes, *, durable: bool = 
     return path
 
 
+def check_output_file(path: str | Path) -> None:
+    """Raise OutputError where no file can be written: asked before minutes of work, not after them.
+
+    >>> from spear_hf.utils.files import check_output_file
+    >>> check_output_file("")
+    Traceback (most recent call last):
+    spear_hf.errors.OutputError: '.' cannot be written (it is a folder); give the path of a file
+    """
+    path = Path(path)
+    if not path.name or path.is_dir():
+        raise OutputError(f"{str(path)!r} cannot be written (it is a folder); give the path of a file")
+    parent = next((parent for parent in path.parents if parent.exists()), path)
+    if not parent.is_dir():
+        raise OutputError(f"{str(path)!r} cannot be written ({str(parent)!r} is a file); give another path")
+    if not os.access(parent, os.W_OK):
+        raise OutputError(f"{str(path)!r} cannot be written ({str(parent)!r} is read-only); give another path")
+
+
 @contextmanager
 def writing(path: str | Path) -> Iterator[None]:
     """Inside, an error of the file system becomes one line that names this path.

@@ -38,13 +38,25 @@ def test_options_on_the_command_line_go_before_the_file(file: Path) -> None:
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     done = spear_hf("adapt", EMBEDDED / "resnet", tmp_path, "--config", EMBEDDED / "resnet" / "config.json")
     assert done.exit_code == 2
-    assert done.stderr.startswith("ConfigError: SpearConfig has no field")
+    assert "config.json' is no file of spear-hf calibrate, and no SpearConfig: SpearConfig has no field" in done.stderr
 
 
 def test_few_images_are_refused(tmp_path: Path, photos: Path) -> None:
     done = spear_hf("calibrate", EMBEDDED / "resnet", photos, "--cpu", "--limit", "40", "--output", tmp_path / "c")
     assert (done.exit_code, list(tmp_path.iterdir())) == (2, [])
-    assert "clean images are too few; give at least 64" in done.stderr
+    assert "'--limit': Input should be greater than or equal to 64" in done.stderr
+
+
+def test_an_output_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
+    done = spear_hf("calibrate", "no/model", tmp_path, "--output", tmp_path)
+    assert done.stderr.startswith("OutputError: ")
+    assert "is a folder); give the path of a file" in done.stderr
+
+
+def test_compare_refuses_a_file_that_no_method_takes(tmp_path: Path, file: Path) -> None:
+    done = spear_hf("compare", "no/model", tmp_path, "--methods", "source,tent", "--config", file)
+    assert done.exit_code == 2
+    assert "is for spear alone; add spear to --methods" in done.stderr
 
 
 @pytest.mark.slow
@@ -73,7 +85,7 @@ def test_compare_takes_a_file_for_spear(tmp_path: Path, file: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("always:preprocessing looks wrong")
 def test_the_wrong_mean_and_std_are_warned_of(tmp_path: Path) -> None:
-    words = ("--cpu", "--batch-size", "64", "--limit", "64", "--corruptions", "brightness", "--output")
+    words = ("--cpu", "--batch-size", "32", "--limit", "64", "--corruptions", "brightness", "--output")
     wrong = ("--mean", "0.5", "--std", "0.5", "--image-size", "28")
     done = spear_hf("calibrate", EMBEDDED / "resnet", EMBEDDED / "test.parquet", *words, tmp_path / "c.json", *wrong)
     assert "warning: preprocessing looks wrong" in done.stderr

@@ -1,7 +1,9 @@
 """A configuration from clean images."""
 
+import copy
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +15,8 @@ from spear_hf.evaluation.calibration.calibration import read_config
 from tests.builders import TwoStages, pictures, steered
 
 HALF = load_processor(None, mean=[0.5] * 3, std=[0.5] * 3, size=16)
-IMAGES = [HALF(torch.from_numpy(pictures(64, side=16) // 8 + pictures(64, side=1, seed=1) // 2))]
-FEW = {"processor": HALF, "corruptions": "brightness", "progress": False}
+IMAGES = HALF(torch.from_numpy(pictures(64, side=16) // 8 + pictures(64, side=1, seed=1) // 2)).split(32)
+FEW: dict[str, Any] = {"processor": HALF, "corruptions": "brightness", "progress": False}
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +26,8 @@ def net() -> nn.Module:
     for norm in (m for m in net.modules() if isinstance(m, nn.BatchNorm2d)):
         norm.momentum = None
     with torch.no_grad():
-        net(IMAGES[0])
-        net.fc.bias -= net.eval()(IMAGES[0]).mean(0)  # so that not all are of one class
+        net(torch.cat(IMAGES))
+        net.fc.bias -= net.eval()(torch.cat(IMAGES)).mean(0)  # so that not all are of one class
     return net
 
 
@@ -63,10 +65,12 @@ def test_a_plain_configuration_is_read_too(tmp_path: Path) -> None:
     assert read_config(tmp_path / "c.json") == (SpearConfig(alpha=0.75), None)
 
 
-@pytest.mark.parametrize("text", ["[]", '{"config": 3}', '{"config": {}, "guard": []}', '{"alhpa": 1}'])
+@pytest.mark.parametrize(
+    "text", ["[]", '{"config": 3}', '{"config": {}, "guard": []}', '{"alhpa": 1}', '{"config": {}, "gaurd": {}}', "{"]
+)
 def test_another_file_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "c.json").write_text(text)
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match=r"c\.json' is no file of spear-hf calibrate"):
         read_config(tmp_path / "c.json")
 
 
@@ -78,6 +82,25 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_a_steered_model_is_refused() -> None:
     with pytest.raises(ConfigError, match="a SpearModel was given; calibrate takes the base"):
         calibrate(steered(TwoStages()), IMAGES, **FEW)
+
+
+def test_one_batch_shows_nothing_that_was_learned(net: nn.Module) -> None:
+    with pytest.raises(DataError, match=r"all 64 images came in one batch, .* smaller batches that you will adapt"):
+        calibrate(net, [torch.cat(IMAGES)], **FEW)
+
+
+@pytest.mark.parametrize(("name", "value"), [("config", {"alpha": 1.0}), ("policy", {"margin": 0.1})])
+def test_settings_of_another_kind_are_refused(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is a dict; give a "):
+        Calibration.of(TwoStages(), IMAGES, **FEW, **{name: value})
+
+
+def test_answers_that_are_not_finite_are_no_labels(net: nn.Module) -> None:
+    broken = copy.deepcopy(net)
+    with torch.no_grad():
+        broken.fc.bias[3] = torch.nan
+    with pytest.raises(DataError, match="answers clean images with NaN or infinity"):
+        calibrate(broken, IMAGES, **FEW)
 
 
 def test_one_class_says_nothing(net: nn.Module) -> None:
@@ -95,7 +118,7 @@ def test_one_class_says_nothing(net: nn.Module) -> None:
 
 def test_nothing_is_chosen_under_the_wrong_mean_and_std(net: nn.Module) -> None:
     wrong = load_processor(None, mean=[0.0] * 3, std=[1.0] * 3, size=16)
-    images = [wrong(torch.from_numpy(pictures(64, side=16) // 8 + pictures(64, side=1, seed=1) // 2))]
+    images = [(x + 1) / 2 for x in IMAGES]
     with pytest.warns(UserWarning, match=r"preprocessing looks wrong: .* pass mean=0.5 and std=0.5"):
         found = Calibration.of(net, images, **FEW | {"processor": wrong})
     assert [row.name for row in found.tried] == ["source", "SpearConfig()"]

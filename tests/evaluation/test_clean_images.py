@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from spear_hf import load_processor
-from spear_hf.errors import DataError, InputError
+from spear_hf.errors import ConfigError, DataError, InputError
 from spear_hf.evaluation.calibration.clean_images import CleanImages
 from tests.builders import pictures
 
@@ -17,6 +17,11 @@ def test_pixels_are_what_the_processor_was_given() -> None:
     assert torch.equal(clean.pixels, PIXELS)
     assert clean.batch_size == 24
     torch.testing.assert_close(clean.inputs(clean.pixels), HALF(PIXELS))
+
+
+def test_inputs_are_of_the_precision_that_came() -> None:
+    clean = CleanImages.read([HALF(PIXELS).bfloat16()], None, processor=HALF)
+    assert clean.inputs(clean.pixels).dtype == torch.bfloat16
 
 
 def test_no_more_is_read_than_asked_for() -> None:
@@ -42,6 +47,17 @@ def test_a_grey_model_gets_one_channel() -> None:
 def test_few_images_are_refused_with_the_way_out() -> None:
     with pytest.raises(DataError, match=r"63 clean images are too few; give at least 64, .* or go without"):
         CleanImages.read([HALF(PIXELS[:63])], None, processor=HALF)
+
+
+@pytest.mark.parametrize("limit", [0, 63, -1, None, "all"])
+def test_a_limit_below_what_is_needed_is_refused(limit: object) -> None:
+    with pytest.raises(ConfigError, match="is not allowed; give a number of images, at least 64"):
+        CleanImages.read([HALF(PIXELS)], None, processor=HALF, limit=limit)  # pyright: ignore[reportArgumentType]
+
+
+def test_images_that_are_in_no_batch_are_refused() -> None:
+    with pytest.raises(DataError, match=r"shape \(3, 16, 16\); give batches \(B, C, H, W\)"):
+        CleanImages.read(HALF(PIXELS), None, processor=HALF)
 
 
 def test_pixels_outside_of_what_images_have_are_refused() -> None:

@@ -50,6 +50,10 @@ def test_unsure_answers_do_not_look_alike() -> None:
     assert abs(skew.alike) < 0.05
 
 
+def test_its_bytes_are_those_of_what_it_keeps() -> None:
+    assert skew_of(SHUFFLED).nbytes == 32 * 10 * 4 + 10 * 4 + 2 * 4 * 8
+
+
 def test_nothing_is_decided_on_a_few_images() -> None:
     skew = skew_of(SHUFFLED[:31])
     assert skew.decide()

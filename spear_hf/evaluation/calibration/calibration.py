@@ -34,7 +34,7 @@ from spear_hf.guard.policy import GuardPolicy
 from spear_hf.learning.objective import normalized_entropy
 from spear_hf.steering.mixing import batch_norms
 from spear_hf.steering.model import SpearModel, get_spear_model
-from spear_hf.utils.files import write_atomically
+from spear_hf.utils.files import check_output_file, write_atomically
 from spear_hf.utils.strict_json import strict_json
 from spear_hf.utils.validation import json_object
 
@@ -115,7 +115,13 @@ class Calibration:
     ) -> "Calibration":
         """The calibration of a model on clean images; what `calibrate` takes, and a `policy` to begin with."""
         _refuse_steered(model)
+        _refuse_other_kinds(config, policy)
         clean = CleanImages.read(images, model, processor=processor, limit=limit)
+        if len(clean) <= clean.batch_size:
+            raise DataError(
+                f"all {len(clean)} images came in one batch, and what is learned from a batch shows in the next; give "
+                "more images (limit=), or the smaller batches that you will adapt with (batch_size=)"
+            )
         net = copy.deepcopy(model).eval()
         fits = preprocessing_fits(net, clean)
         warning = preprocessing_warning(fits)
@@ -160,7 +166,7 @@ class Calibration:
     def save(self, path: str | Path) -> Path:
         """Write the file, whole or not at all; its folder is made."""
         path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        check_output_file(path)
         write_atomically(path, strict_json(self.to_dict(), indent=2) + "\n")
         return path
 
@@ -204,8 +210,8 @@ def calibrate(
         progress: whether to show a bar.
 
     Raises:
-        DataError: fewer than 64 images, or ones that are not clean, or all answered with one class.
-        ConfigError: a model that is steered already.
+        DataError: fewer than 64 images, all in one batch, ones that are not clean, or answered with one class or NaN.
+        ConfigError: a model that is steered already, or a limit below 64.
         SpearError: a model that cannot be steered.
     """
     found = Calibration.of(
@@ -236,13 +242,21 @@ def read_config(path: str | Path) -> tuple[SpearConfig, GuardPolicy | None]:
         ConfigError: it cannot be read, or holds something else.
     """
     try:
-        data = json_object(SpearConfig, Path(path).read_text(encoding="utf-8"))
+        return _parsed(Path(path).read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{str(path)!r} cannot be read ({error}); give a file of spear-hf calibrate") from error
+    except ConfigError as error:
+        raise ConfigError(f"{str(path)!r} is no file of spear-hf calibrate, and no SpearConfig: {error}") from error
+
+
+def _parsed(text: str) -> tuple[SpearConfig, GuardPolicy | None]:
+    data = json_object(SpearConfig, text)
     if "config" not in data:
         return SpearConfig.from_dict(data), None
+    if unknown := data.keys() - {"config", "guard", "calibration"}:
+        raise ConfigError(f"{sorted(unknown)} stand beside config; allowed are guard and calibration")
     if not isinstance(data["config"], dict) or not isinstance(data.get("guard", {}), dict):
-        raise ConfigError(f"{str(path)!r} has no objects under config and guard; give a file of spear-hf calibrate")
+        raise ConfigError("there are no objects under config and guard")
     return SpearConfig.from_dict(data["config"]), GuardPolicy.from_dict(data["guard"]) if "guard" in data else None
 
 
@@ -267,6 +281,12 @@ class _Search:
         steered.unload()
         batches = len(self.sets) * -(-len(self.clean) // self.clean.batch_size)
         self.bar.total = batches * (2 + sum(map(len, candidates)))
+        for name, answers in logits.items():
+            if not bool(torch.isfinite(answers).all()):
+                raise DataError(
+                    f"the model answers {name} images with NaN or infinity, so that nothing can be chosen by its "
+                    "answers; look at its weights, and at its precision"
+                )
         truth = logits[AS_THEY_ARE].argmax(1)
         if len(truth.unique()) < 2:
             raise DataError(
@@ -332,6 +352,12 @@ def _row(trial: Trial) -> Tried:
 
 def _name(change: dict[str, Any]) -> str:
     return ", ".join(f"{field}={value:g}" for field, value in change.items())
+
+
+def _refuse_other_kinds(config: Any, policy: Any) -> None:
+    for name, value, kind in (("config", config, SpearConfig), ("policy", policy, GuardPolicy)):
+        if value is not None and not isinstance(value, kind):
+            raise ConfigError(f"{name} is a {type(value).__name__}; give a {kind.__name__}, or None for the default")
 
 
 def _refuse_steered(model: Any) -> None:

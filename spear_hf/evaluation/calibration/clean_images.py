@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from spear_hf.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt_batch, sample_rng
 from spear_hf.data.corruptions.constants import resolve_preset
 from spear_hf.data.processor import Processor, grey, load_processor
-from spear_hf.errors import DataError
+from spear_hf.errors import ConfigError, DataError
+from spear_hf.evaluation.calibration import LEAST
 from spear_hf.evaluation.input_batch import input_batches
 from spear_hf.utils.model_inputs import images_alone
 
-LEAST = 64  # with fewer, one image more or less is more than what is chosen by
 OUTSIDE = 0.02  # how far pixels may be outside [0, 1]: rounding, and half precision
 
 
@@ -28,6 +28,7 @@ class CleanImages:
         std: likewise.
         batch_size: in how many at a time they came.
         device: of the input.
+        dtype: likewise.
 
     >>> import torch
     >>> from spear_hf import load_processor
@@ -43,6 +44,7 @@ class CleanImages:
     std: tuple[float, ...]
     batch_size: int
     device: torch.device
+    dtype: torch.dtype = torch.float32
 
     @classmethod
     def read(
@@ -60,6 +62,8 @@ class CleanImages:
             DataError: too few, corrupted ones, or ones that are no clean images under this mean and standard deviation.
             InputError: batches that also hold what the model takes beside images.
         """
+        if not isinstance(limit, int) or limit < LEAST:
+            raise ConfigError(f"limit={limit!r} is not allowed; give a number of images, at least {LEAST}")
         prepared: Processor = processor or getattr(images, "processor", None) or load_processor(model)
         found: list[Tensor] = []
         for batch in input_batches(images):
@@ -76,7 +80,7 @@ class CleanImages:
             )
         device = next((p.device for p in model.parameters()), x.device) if model is not None else x.device
         pixels = _pixels(x.float().cpu(), prepared.mean, prepared.std)
-        return cls(pixels, prepared.mean, prepared.std, len(found[0]), device)
+        return cls(pixels, prepared.mean, prepared.std, len(found[0]), device, x.dtype)
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -87,11 +91,11 @@ class CleanImages:
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
     ) -> Tensor:
-        """(B, C, H, W) float32 of uint8 pixels (B, H, W, 3), with another mean and standard deviation if given."""
+        """(B, C, H, W) of uint8 pixels (B, H, W, 3), with another mean and standard deviation if given."""
         channels_first = pixels.movedim(-1, 1)
         x = grey(channels_first) if len(self.mean) == 1 else channels_first
         m, s = (torch.tensor(v).view(-1, 1, 1) for v in (mean or self.mean, std or self.std))
-        return x.float().div(255).sub(m).div(s).to(self.device)
+        return x.float().div(255).sub(m).div(s).to(self.device, self.dtype)
 
     def corrupted(self, corruption: str, severity: float, seed: int = 0) -> Tensor:
         """(N, H, W, 3) uint8 under a corruption, with the constants that fit their size."""
@@ -104,6 +108,8 @@ def _refuse(x: Tensor, domain: str, before: Sequence[Tensor]) -> None:
     """Raise DataError for a batch of which no clean pixels can be made."""
     if domain.split("/")[0] in CORRUPTIONS | EXTRA_CORRUPTIONS:
         raise DataError(f"images under {domain!r} are not clean; pass load_stream(..., corruptions='clean')")
+    if x.dim() != 4:
+        raise DataError(f"a batch of images has shape {tuple(x.shape)}; give batches (B, C, H, W), such as x.split(16)")
     if not x.is_floating_point():
         came = str(x.dtype).removeprefix("torch.")
         raise DataError(
