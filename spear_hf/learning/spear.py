@@ -117,8 +117,9 @@ class Spear:
                 raise ConfigError(
                     f"{name} belongs to the adapter; give it to get_spear_model(model, SpearConfig({name}=...))"
                 )
-        if max_streams_in_memory is not None and max_streams_in_memory < 1:
-            raise ConfigError(f"max_streams_in_memory={max_streams_in_memory} is not allowed; give at least 1, or None")
+        most = max_streams_in_memory
+        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+            raise ConfigError(f"max_streams_in_memory={most!r} is not allowed; give at least 1, or None")
         self.processes = ProcessGroup(accelerator)
         self.sync_batch_stats = sync_batch_stats
         self.lean = lean and call is self.model and self.model._compiled_call_impl is None

@@ -11,13 +11,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
+from spear_hf.backbones.head import is_line
 from spear_hf.errors import CheckpointError, InputError
 from spear_hf.learning.stream_state import SUFFIX, StreamState
 from spear_hf.utils.files import sweep
 from spear_hf.utils.state_file import read_facts
-
-MAX_NAME = 1000
 
 
 class Streams(Mapping[str, StreamState]):
@@ -151,13 +151,22 @@ class Streams(Mapping[str, StreamState]):
                 if state is None:
                     state = self.make()
                     if name in self._on_disk:
-                        state.load(self.path(name))
+                        self._read(name, state)
                     else:
                         self._new.add(name)
                 self._states[name] = self._alive[name] = state
             self._states.move_to_end(name)
             self._users[name] = self._users.get(name, 0) + 1
             return state
+
+    def _read(self, name: str, state: StreamState) -> None:
+        try:
+            state.load(self.path(name))
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"stream {name!r} was on disk and cannot be read ({error}); put the file back, or let the stream begin "
+                f"anew: del streams[{name!r}]"
+            ) from error
 
     def _give_back(self, names: Sequence[str], *, failed: bool = False) -> None:
         """Let go of states; one that was made for a step that failed is forgotten."""
@@ -228,9 +237,20 @@ class Streams(Mapping[str, StreamState]):
         return self.put(name, self.make().load(path))
 
     def put(self, name: str, state: StreamState) -> StreamState:
-        """Put a state in the place of this stream's."""
+        """Put a state in the place of this stream's.
+
+        Raises:
+            InputError: a name that is no line of text, a stream that is being stepped, or a state that is of another
+                learner, or that is another stream's already.
+        """
         check_stream_name(name)
+        self._refuse_foreign(state)
         with self._lock:
+            if owners := [owner for owner, each in self._alive.items() if each is state and owner != name]:
+                raise InputError(
+                    f"this state is that of stream {owners[0]!r}, and both would learn into it; load a copy: "
+                    f"save it, and streams.load({name!r}, path)"
+                )
             if name in self._users:
                 raise InputError(f"stream {name!r} is being stepped; load it between two steps")
             self._states[name] = self._alive[name] = state
@@ -239,14 +259,25 @@ class Streams(Mapping[str, StreamState]):
             self._evict()
         return state
 
+    def _refuse_foreign(self, state: Any) -> None:
+        """Raise InputError unless a state is as those that are made here."""
+        if type(state) is not StreamState:
+            raise InputError(
+                f"a {type(state).__name__} was given; give a StreamState, such as streams[name] of a learner"
+            )
+        own = self.make()
+        if (state.config, state.layout.keys, state.layout.sizes) != (own.config, own.layout.keys, own.layout.sizes):
+            raise InputError("this state is of another learner; give one of the same model and configuration")
+
     def replace(self, states: Mapping[str, StreamState]) -> None:
         """Forget all streams and take these.
 
         Raises:
             InputError: a name that is no line of text, or a stream is being stepped; nothing is changed.
         """
-        for name in states:
+        for name, state in states.items():
             check_stream_name(name)
+            self._refuse_foreign(state)
         with self._lock:
             if self._users:
                 raise InputError(f"streams {sorted(self._users)} are being stepped; load between two steps")
@@ -260,14 +291,11 @@ def check_stream_name(name: object) -> None:
 
     >>> check_stream_name("hall 3/north")
     """
-    if not isinstance(name, str) or not name or len(name) > MAX_NAME or any(ord(c) < 32 for c in name):
+    if not is_line(name):
         raise InputError(
-            f"stream name {str(name)[:80]!r} is not allowed; it is a line of text of 1 to {MAX_NAME} characters"
+            f"stream name {str(name)[:80]!r} is not allowed; it is a line of text of 1 to 1000 characters, "
+            "without controls or halves of characters"
         )
-    try:
-        name.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(f"stream name {name!r} is not valid Unicode ({error.reason})") from error
 
 
 def names_in(folder: Path) -> set[str]:

@@ -286,12 +286,41 @@ def test_a_file_that_was_renamed_is_passed_over(net: nn.Module, tmp_path: Path) 
     assert list(twin.streams) == ["b"]
 
 
-@pytest.mark.parametrize("name", ["", "cam\n", "x" * 5000, "\0", "\ud800", 7, ["a"]])
+@pytest.mark.parametrize("name", ["", "cam\n", "x" * 5000, "\0", "\ud800", "a\u2028b", "\u202ea", 7, ["a"]])
 def test_names_that_are_no_line_of_text_are_refused(net: nn.Module, name: Any) -> None:
     tta = learner(net, PLAIN)
     with pytest.raises(InputError, match="stream name"):
         tta.step(images(2), streams=[name, "a"])
     assert len(tta.streams) == 0
+
+
+@pytest.mark.parametrize("most", [0, 1.5, True, "3"])
+def test_other_numbers_of_streams_in_memory_are_refused(net: nn.Module, most: Any) -> None:
+    with pytest.raises(ConfigError, match=r"max_streams_in_memory=.* is not allowed; give at least 1, or None"):
+        learner(net, PLAIN, max_streams_in_memory=most)
+
+
+def test_a_stream_whose_file_is_gone_is_named_with_the_way_out(net: nn.Module, tmp_path: Path) -> None:
+    tta = learner(net, PLAIN, max_streams_in_memory=1, streams_folder=tmp_path)
+    for name in ("a", "b"):
+        tta.step(images(2), streams=name)
+    tta.streams.path("a").unlink()
+    with pytest.raises(CheckpointError, match=r"stream 'a' was on disk and cannot be read .* del streams\['a'\]"):
+        tta.step(images(2), streams="a")
+    del tta.streams["a"]
+    tta.step(images(2), streams="a")
+
+
+def test_only_a_state_of_its_own_is_put(net: nn.Module) -> None:
+    tta, other = learner(net, PLAIN), learner(net)
+    for each in (tta, other):
+        each.step(images(2), streams="a")
+    for state, why in ((other.streams["a"], "of another learner"), (tta.stream, "AdapterStream"), ("a", "a str")):
+        with pytest.raises(InputError, match=why):
+            tta.streams.put("b", state)  # pyright: ignore
+    with pytest.raises(InputError, match="that of stream 'a', and both would learn into it"):
+        tta.streams.put("b", tta.streams["a"])
+    assert list(tta.streams) == ["a"]
 
 
 def test_streams_that_are_no_names_are_refused(net: nn.Module) -> None:
