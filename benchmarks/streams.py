@@ -19,7 +19,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,7 @@ CORRUPTIONS = (
 )
 OPEN = {"tau": 0.0, "hard_gate": False}
 WARM = 70  # images at the start of a domain, with a further forward each
-RANDOM = {"class_skew": False}  # random weights answer all images alike, and then nothing would be learned
+LEARNING = {"class_skew": False}  # where all answers are alike, as those of random weights, nothing would be learned
 CONFIGS = {
     "paper": SpearConfig.paper(**OPEN),
     "remembering": SpearConfig(domain_jump=0.0, alpha_images=0),
@@ -141,11 +140,14 @@ def cost(console: Console, networks: list[str], repeats: int) -> None:
     shown = table("64 images: 64 streams against 1", "network", "config", "time", "saved memory", "bytes a stream")
     for name in networks:
         base, side = network(name)
-        x = embedded_images(name, "fog", 64)[0] if side == 28 else torch.randn(64, 3, side, side)
+        pool = embedded_images(name, "fog", 1024)[0] if side == 28 else torch.randn(128, 3, side, side)
         for label, config in CONFIGS.items():
-            one, many = learner(base, config), learner(base, config)
+            one, many = learner(base, config, **LEARNING), learner(base, config, **LEARNING)
             names = [f"cam-{i}" for i in range(64)]
-            steps = {"one": partial(one.step, x, streams="cam"), "many": partial(many.step, x, streams=names)}
+            steps = {
+                "one": lambda t=one: t.step(pool[torch.randperm(len(pool))[:64]], streams="cam"),  # noqa: B023
+                "many": lambda t=many: t.step(pool[torch.randperm(len(pool))[:64]], streams=names),  # noqa: B023
+            }
             for _ in range(WARM):
                 for step in steps.values():
                     step()
@@ -295,8 +297,8 @@ def one(console: Console, networks: list[str], repeats: int) -> None:
     shown = table("a step at batch 1, in forwards", "network", *CONFIGS)
     for name in networks:
         base, side = network(name)
-        images = embedded_images(name, "fog", 64)[0] if side == 28 else torch.randn(64, 3, side, side)
-        order: Iterator[int] = iter(torch.randint(64, (10**6,)).tolist())
+        images = embedded_images(name, "fog", 1024)[0] if side == 28 else torch.randn(64, 3, side, side)
+        order: Iterator[int] = iter(torch.randint(len(images), (10**6,)).tolist())
 
         def forward() -> None:
             with torch.no_grad():
@@ -304,7 +306,7 @@ def one(console: Console, networks: list[str], repeats: int) -> None:
 
         ratios = []
         for config in CONFIGS.values():
-            tta = learner(base, config, **({} if side == 28 else RANDOM))
+            tta = learner(base, config, **({} if side == 28 else LEARNING))
             for _ in range(WARM):
                 tta.step(images[next(order)][None])
             steps = {"step": lambda t=tta: t.step(images[next(order)][None]), "forward": forward}  # noqa: B023
