@@ -64,6 +64,7 @@ def adapt(
       A benchmark, 15 corruptions of clean images with labels:
       spear-hf adapt resnet50.a1_in1k val/ --corruptions all --shuffle
     """
+    from spear_hf.evaluation.calibration.calibration import check_config_fits
     from spear_hf.evaluation.preservation import baselines, clean_along
     from spear_hf.guard import Guard
     from spear_hf.learning.spear import Spear
@@ -72,6 +73,8 @@ def adapt(
     config, policy = configured(context, config, config_file)
     accelerator, answers = running.accelerator(), running.answers()
     base = weights.load(model)
+    if config_file is not None:
+        check_config_fits(config_file, base, images.batch_size)
     stream = images.stream(dataset, base)
     clean = images.clean(clean_images).stream(dataset, base) if clean_images else None
     base.to(accelerator.device)

@@ -67,7 +67,7 @@ class ComparisonOptions:
 
         from spear_hf.data.cached import cached
         from spear_hf.data.processor import load_processor
-        from spear_hf.evaluation.calibration.calibration import read_config
+        from spear_hf.evaluation.calibration.calibration import check_config_fits, read_config
         from spear_hf.evaluation.compare import compare
         from spear_hf.evaluation.method_spec import chosen_settings, method_specs
 
@@ -83,6 +83,9 @@ class ComparisonOptions:
         if self.fresh and accelerator.is_main_process:
             shutil.rmtree(cells, ignore_errors=True)
         base = weights.load(model).to(accelerator.device)
+        if self.config is not None:
+            for size in sizes:
+                check_config_fits(self.config, base, size)
 
         def stream(size: int) -> Any:
             made = replace(images, batch_size=size).stream(dataset, base)

@@ -67,7 +67,7 @@ def test_clean_images_give_a_file_that_adapt_takes(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.stderr
     assert "preprocessing looks right" in done.stdout
     chosen = json.loads(path.read_text())
-    words = ("--cpu", "--corruptions", "fog", "--limit", "16", "--batch-size", "8", "--config", path)
+    words = ("--cpu", "--corruptions", "fog", "--limit", "32", "--batch-size", "16", "--config", path)
     adapted = printed("adapt", model, images, *words, *SHORT, "--output", tmp_path / "run")
     assert adapted["provenance"]["config"] == chosen["config"] | {"tau": 0.01}
     assert adapted["provenance"]["policy"] == chosen["guard"]

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from spear_hf import Calibration, GuardPolicy, SpearConfig, calibrate, load_processor
+from spear_hf.backbones.fingerprint import fingerprint
 from spear_hf.errors import ConfigError, DataError
-from spear_hf.evaluation.calibration.calibration import read_config
+from spear_hf.evaluation.calibration.calibration import check_config_fits, read_config
 from tests.builders import TwoStages, pictures, steered
 
 HALF = load_processor(None, mean=[0.5] * 3, std=[0.5] * 3, size=16)
@@ -123,3 +124,15 @@ def test_nothing_is_chosen_under_the_wrong_mean_and_std(net: nn.Module) -> None:
         found = Calibration.of(net, images, **FEW | {"processor": wrong})
     assert [row.name for row in found.tried] == ["source", "SpearConfig()"]
     assert (found.config, found.policy) == (SpearConfig(), GuardPolicy())
+
+
+def test_a_file_says_for_which_model_and_batch_size_it_was_made(tmp_path: Path) -> None:
+    net, other = nn.Linear(4, 3), nn.Linear(4, 3)
+    facts = fingerprint(net).to_dict()
+    found = Calibration(SpearConfig(), GuardPolicy(), (), (), None, 256, 16, ("fog",), (0.1, 0.2), facts)
+    path = found.save(tmp_path / "c.json")
+    check_config_fits(path, net, 16)
+    with pytest.warns(UserWarning, match="at batch size 16, and this run has 8"):
+        check_config_fits(path, net, 8)
+    with pytest.raises(ConfigError, match="was calibrated for another model: this one has other weights"):
+        check_config_fits(path, other, 16)

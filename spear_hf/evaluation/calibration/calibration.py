@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
+from spear_hf.backbones.fingerprint import Fingerprint, fingerprint
 from spear_hf.boundaries import Boundary
 from spear_hf.config import SpearConfig
 from spear_hf.data.corruptions.table import resolve_corruptions
@@ -81,6 +82,7 @@ class Calibration:
         batch_size: in how many at a time they were answered.
         corruptions: under which values were tried.
         entropy: of the source's answers to clean images: the mean, and what nine of ten batches are below.
+        base: the fingerprint of the model; None says nothing of it.
 
     >>> from spear_hf import Calibration, GuardPolicy, SpearConfig
     >>> found = Calibration(SpearConfig(), GuardPolicy(), (), (), None, 256, 16, ("fog",), (0.1, 0.2))
@@ -97,6 +99,7 @@ class Calibration:
     batch_size: int
     corruptions: tuple[str, ...]
     entropy: tuple[float, float]
+    base: dict[str, Any] | None = None
 
     @classmethod
     def of(
@@ -148,11 +151,13 @@ class Calibration:
             batch_size=clean.batch_size,
             corruptions=tuple(names),
             entropy=(source.entropy(AS_THEY_ARE), _sure_batches(answers, clean.batch_size)),
+            base=fingerprint(model).to_dict(),
         )
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration under "config", the policy under "guard", and what they rest on; JSON-ready."""
         rests_on = {
+            "base": self.base,
             "images": self.images,
             "batch_size": self.batch_size,
             "corruptions": list(self.corruptions),
@@ -247,6 +252,39 @@ def read_config(path: str | Path) -> tuple[SpearConfig, GuardPolicy | None]:
         raise ConfigError(f"{str(path)!r} cannot be read ({error}); give a file of spear-hf calibrate") from error
     except ConfigError as error:
         raise ConfigError(f"{str(path)!r} is no file of spear-hf calibrate, and no SpearConfig: {error}") from error
+
+
+def check_config_fits(path: str | Path, model: nn.Module, batch_size: int) -> None:
+    """Refuse a file that was made for another model, and warn of one made at another batch size.
+
+    A file that says nothing of its model, as that of a SpearConfig alone, fits any.
+
+    >>> import tempfile
+    >>> from torch import nn
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(f"{folder}/c.json").write_text(SpearConfig(alpha=0.75).to_json())
+    ...     check_config_fits(f"{folder}/c.json", nn.Linear(2, 2), 16)
+
+    Raises:
+        ConfigError: another model.
+    """
+    made = json_object(SpearConfig, Path(path).read_text(encoding="utf-8-sig")).get("calibration")
+    if not isinstance(made, dict) or not isinstance(made.get("base"), dict):
+        return
+    try:
+        apart = Fingerprint.from_dict(made["base"]).difference_from(model)
+    except (KeyError, ValueError) as error:
+        raise ConfigError(f"{str(path)!r} has no readable fingerprint of its model: {error}") from error
+    if apart is not None:
+        raise ConfigError(
+            f"{str(path)!r} was calibrated for another model: this one has {apart}; run spear-hf calibrate with this "
+            "model, or keep only what stands under config"
+        )
+    if made.get("batch_size") != batch_size:
+        warnings.warn(
+            f"{str(path)!r} was calibrated at batch size {made.get('batch_size')}, and this run has {batch_size}",
+            stacklevel=2,
+        )
 
 
 def _parsed(text: str) -> tuple[SpearConfig, GuardPolicy | None]:
