@@ -103,7 +103,7 @@ class StreamState:
     >>> import torch
     >>> state = StreamState(SpearConfig(), {"0.gamma": torch.ones(8), "0.beta": torch.zeros(8)})
     >>> state.num_steps, state.nbytes
-    (0, 192)
+    (0, 256)
     """
 
     @torch.inference_mode(False)  # inference tensors could not be learned on
