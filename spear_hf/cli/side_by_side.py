@@ -84,8 +84,7 @@ class ComparisonOptions:
             shutil.rmtree(cells, ignore_errors=True)
         base = weights.load(model).to(accelerator.device)
         if self.config is not None:
-            for size in sizes:
-                check_config_fits(self.config, base, size)
+            check_config_fits(self.config, base, *sizes)
 
         def stream(size: int) -> Any:
             made = replace(images, batch_size=size).stream(dataset, base)

@@ -290,9 +290,7 @@ class Spear:
         if any(each.shares is None for each in shares):
             shares = forward.shares_with(batch)
         taken = [forward.shares_of(*each) for each in zip(batch.states, shares, strict=True)]
-        statistics = StreamStatistics(
-            memories, forward.norms, batch.index, batch.sizes, taken, in_tensors=forward.is_compiled
-        )
+        statistics = forward.statistics(batch, taken, memories)
         logits = self._forward.logits(batch, values, statistics)
         return mean_answer([logits, *self._forward.further_answers(batch, values, statistics)])
 

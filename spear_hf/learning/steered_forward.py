@@ -14,7 +14,7 @@ from spear_hf.learning.alpha_shares import AlphaShares, ImageMeans
 from spear_hf.learning.first_step import refuse_no_gradient, refuse_probabilities
 from spear_hf.learning.objective import log_probabilities
 from spear_hf.learning.record import CONFIDENT
-from spear_hf.learning.statistics_memory import NormLayout, ReplayedStatistics, StreamStatistics
+from spear_hf.learning.statistics_memory import NormLayout, ReplayedStatistics, StatisticsMemory, StreamStatistics
 from spear_hf.learning.stream_batch import StreamBatch
 from spear_hf.learning.stream_state import AdapterStream, StreamState
 from spear_hf.learning.tta_views import further_views
@@ -126,10 +126,23 @@ class SteeredForward:
         lean = self.lean and batch.x.numel() > SMALL
         return SteeringContext(pairs, self.config.alpha, statistics, shard, lean)
 
-    def statistics(self, batch: StreamBatch) -> StreamStatistics:
-        """Those that a forward over this batch normalises by."""
-        memories = [state.statistics for state in batch.states]
-        shares = [self.shares_of(state, state.alpha_shares) for state in batch.states]
+    def statistics(
+        self,
+        batch: StreamBatch,
+        shares: Sequence[Tensor | None] | None = None,
+        memories: Sequence[StatisticsMemory] | None = None,
+    ) -> StreamStatistics:
+        """Those that a forward over this batch normalises by.
+
+        Args:
+            batch: the images, and their streams.
+            shares: how much of alpha each layer takes, for each stream; None takes what the streams know.
+            memories: of the streams; None takes the streams' own.
+        """
+        if shares is None:
+            shares = [self.shares_of(state, state.alpha_shares) for state in batch.states]
+        if memories is None:
+            memories = [state.statistics for state in batch.states]
         return StreamStatistics(memories, self.norms, batch.index, batch.sizes, shares, in_tensors=self.is_compiled)
 
     def shares_of(self, state: StreamState, measured: AlphaShares) -> Tensor | None:
@@ -196,14 +209,9 @@ class SteeredForward:
         if not unknown:
             return logits
         part = batch.of(unknown)
-        memories = [state.statistics for state in part.states]
         shares = [self.norms.is_early.double()] * len(unknown)
         with torch.no_grad():
-            early = self.logits(
-                part,
-                batch.values_of(values, unknown),
-                StreamStatistics(memories, self.norms, part.index, part.sizes, shares, in_tensors=self.is_compiled),
-            )
+            early = self.logits(part, batch.values_of(values, unknown), self.statistics(part, shares))
         if part is batch:
             return early
         return logits.index_copy(0, batch.rows_of(unknown).to(early.device), early.to(logits.dtype))

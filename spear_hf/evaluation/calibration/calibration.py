@@ -254,8 +254,8 @@ def read_config(path: str | Path) -> tuple[SpearConfig, GuardPolicy | None]:
         raise ConfigError(f"{str(path)!r} is no file of spear-hf calibrate, and no SpearConfig: {error}") from error
 
 
-def check_config_fits(path: str | Path, model: nn.Module, batch_size: int) -> None:
-    """Refuse a file that was made for another model, and warn of one made at another batch size.
+def check_config_fits(path: str | Path, model: nn.Module, *batch_sizes: int) -> None:
+    """Refuse a file that was made for another model, and warn of each batch size that it was not made at.
 
     A file that says nothing of its model, as that of a SpearConfig alone, fits any.
 
@@ -280,11 +280,10 @@ def check_config_fits(path: str | Path, model: nn.Module, batch_size: int) -> No
             f"{str(path)!r} was calibrated for another model: this one has {apart}; run spear-hf calibrate with this "
             "model, or keep only what stands under config"
         )
-    if made.get("batch_size") != batch_size:
-        warnings.warn(
-            f"{str(path)!r} was calibrated at batch size {made.get('batch_size')}, and this run has {batch_size}",
-            stacklevel=2,
-        )
+    own = made.get("batch_size")
+    for size in batch_sizes:
+        if size != own:
+            warnings.warn(f"{str(path)!r} was calibrated at batch size {own}, and this run has {size}", stacklevel=2)
 
 
 def _parsed(text: str) -> tuple[SpearConfig, GuardPolicy | None]:
